@@ -1,0 +1,1 @@
+from .si_conv import si_conv2d

@@ -1,0 +1,120 @@
+"""How many multiply-accumulate operations a call takes, and which of the two exact orders is the cheaper one.
+
+Paper, appendix B counts the convolution of every enlarged image. Resampling and convolution are linear and commute, so
+an enlarged level can instead be evaluated at the output positions only, which bounds its cost by one convolution.
+Numbers only; no tensors here.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .geometry import Level
+from .signature import DEFAULT_SCALES, Padding, Signature, Size, make_signature
+
+
+@dataclass(frozen=True)
+class Macs:
+    """Multiply-accumulate operations: those of the convolution, and those of the sampling matrices around it."""
+
+    convolution: int = 0
+    resampling: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.convolution + self.resampling
+
+    def __add__(self, other: "Macs") -> "Macs":
+        return Macs(self.convolution + other.convolution, self.resampling + other.resampling)
+
+    def times(self, count: int) -> "Macs":
+        return Macs(self.convolution * count, self.resampling * count)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Operations of one call.
+
+    Attributes:
+        conv2d: of the plain convolution with the same weight.
+        direct: with every level rescaled, convolved whole and aligned, as in the paper.
+        patches: with every level but the identity evaluated at the output positions only.
+        chosen: with the cheaper order at each level, which is what `si_conv2d` does.
+    """
+
+    conv2d: Macs
+    direct: Macs
+    patches: Macs
+    chosen: Macs
+
+
+def direct_macs(signature: Signature, level: Level) -> Macs:
+    """One image at one level: rescale, convolve whole, align."""
+    responses = (level.height.response_size, level.width.response_size)
+    convolution = _convolution(signature, responses)
+    if level.scale == 1:
+        return Macs(convolution)
+    input_size = (signature.height.length, signature.width.length)
+    scaled = (level.height.size, level.width.size)
+    covered = (len(level.height.targets), len(level.width.targets))
+    transform = _product(scaled, input_size, signature.in_channels)
+    return Macs(convolution, transform + _product(covered, responses, signature.out_channels))
+
+
+def patches_macs(signature: Signature, level: Level) -> Macs:
+    """One image at one level: gather interpolated patches at the covered positions, convolve there."""
+    if level.scale == 1:
+        return direct_macs(signature, level)
+    input_size = (signature.height.length, signature.width.length)
+    covered = (len(level.height.targets), len(level.width.targets))
+    gathered = (covered[0] * signature.height.kernel, covered[1] * signature.width.kernel)
+    return Macs(_convolution(signature, covered), _product(gathered, input_size, signature.in_channels))
+
+
+def prefers_patches(signature: Signature, level: Level) -> bool:
+    """Whether gathering patches costs fewer operations than convolving the level whole."""
+    return patches_macs(signature, level).total < direct_macs(signature, level).total
+
+
+def _convolution(signature: Signature, positions: tuple[int, int]) -> int:
+    taps = signature.in_channels // signature.groups * signature.height.kernel * signature.width.kernel
+    return positions[0] * positions[1] * signature.out_channels * taps
+
+
+def _product(sampled: tuple[int, int], size: tuple[int, int], channels: int) -> int:
+    """Operations that resample `channels` maps of the given size, columns first."""
+    return channels * sampled[1] * size[0] * (size[1] + sampled[0])
+
+
+def macs(
+    input_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    scales: Iterable[float] = DEFAULT_SCALES,
+) -> Cost:
+    """Count the multiply-accumulate operations of `si_conv2d` on these shapes, in both orders.
+
+    Args:
+        input_shape: (N, C, H, W) or (C, H, W).
+        weight_shape: (M, C / groups, Kh, Kw).
+        stride, padding, dilation, groups, scales: as for `si_conv2d`.
+
+    Example:
+        >>> cost = macs((1, 1, 28, 28), (36, 1, 7, 7))
+        >>> round(cost.direct.convolution / cost.conv2d.convolution, 1)
+        11.7
+        >>> round(cost.chosen.convolution / cost.conv2d.convolution, 1)
+        4.8
+    """
+    signature = make_signature(input_shape, weight_shape, stride, padding, dilation, groups, scales)
+    images = input_shape[0] if len(input_shape) == 4 else 1
+    conv2d = direct = patches = chosen = Macs()
+    for level in signature.plan.levels:
+        whole, gathered = direct_macs(signature, level), patches_macs(signature, level)
+        conv2d = whole if level.scale == 1 else conv2d
+        direct, patches = direct + whole, patches + gathered
+        chosen += gathered if prefers_patches(signature, level) else whole
+    return Cost(conv2d.times(images), direct.times(images), patches.times(images), chosen.times(images))

@@ -1,0 +1,54 @@
+"""Resampling along an axis as a small matrix, and its application to images.
+
+A linear sampling of n positions from a line of length L is an n×L matrix, known in advance. Applied to rows and columns
+it resamples an image; its transpose carries gradients back. Unlike `F.interpolate`, both are plain matrix products:
+fast, deterministic and differentiable any number of times. No sizes or coordinates are decided here.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .geometry import Axis, AxisLevel
+
+
+def sampling_matrix(coordinates: Tensor, length: int, support: float = 1.0) -> Tensor:
+    """Weights that read a line at the given coordinates, linear between neighbours, edge pixels clamped.
+
+    Shapes: coordinates (..., n) → matrix (..., n, length).
+
+    A `support` above 1 widens the triangle to that many pixels a side, which averages pixels instead of skipping them
+    where the line is shrunk (antialiasing).
+    """
+    pixels = torch.arange(length, dtype=coordinates.dtype, device=coordinates.device)
+    distance = (coordinates.clamp(0, length - 1).unsqueeze(-1) - pixels).abs()
+    weights = (1 - distance / support).clamp(min=0)
+    return weights / weights.sum(-1, keepdim=True) if support > 1 else weights
+
+
+def transform_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
+    """T_s along one axis, in float64: (size, length)."""
+    return sampling_matrix(torch.tensor(level.sources, dtype=torch.float64), axis.length, support)
+
+
+def align_matrix(level: AxisLevel) -> Tensor:
+    """The inverse of T_s on the responses, at the covered positions, in float64: (covered, response_size)."""
+    return sampling_matrix(torch.tensor(level.targets, dtype=torch.float64), level.response_size)
+
+
+def patch_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
+    """Transform, kernel taps and alignment along one axis in one, in float64: (covered · kernel, length).
+
+    Row (p, k) reads what tap k of the kernel meets when the response is aligned to output p:
+    E[(p, k)] = Σ_q B[p, q] · A[t·q + d·k − P], where the rows of A that lie in the padding are zero.
+    """
+    padded = F.pad(transform_matrix(axis, level, support), (0, 0, *axis.padding))  # (P + h + P, H)
+    starts = torch.arange(level.response_size).unsqueeze(1) * axis.stride  # (h', 1)
+    taps = torch.arange(axis.kernel) * axis.dilation  # (K,)
+    met = padded[starts + taps]  # (h', K, H)
+    return torch.einsum("pq,qkh->pkh", align_matrix(level), met).flatten(0, 1)
+
+
+def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Resample images (..., H, W) with one matrix for each axis, rows (h, H) and columns (w, W): (..., h, w)."""
+    return rows @ (images @ columns.mT)

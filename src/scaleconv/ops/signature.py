@@ -1,0 +1,133 @@
+"""The arguments of a call: their types, their rules, and the messages for those that break one.
+
+Every check that needs only shapes and numbers is here; an error names the argument, the rule and the value.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Real
+
+from .geometry import Axis, Plan, make_plan
+
+Size = int | Sequence[int]
+Padding = int | Sequence[int] | str
+
+DEFAULT_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(-2, 4))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A checked call: small, hashable, and all that its plan and its cost depend on."""
+
+    height: Axis
+    width: Axis
+    scales: tuple[float, ...]
+    in_channels: int
+    out_channels: int
+    groups: int
+
+    @property
+    def plan(self) -> Plan:
+        return make_plan(self.height, self.width, self.scales)
+
+
+def make_signature(
+    input_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    stride: Size,
+    padding: Padding,
+    dilation: Size,
+    groups: int,
+    scales: Iterable[float],
+) -> Signature:
+    """Check the arguments of `si_conv2d` and plan the call."""
+    scales = check_scales(scales)
+    _check_channels(input_shape, weight_shape, groups)
+    strides = _pair("stride", stride, least=1)
+    dilations = _pair("dilation", dilation, least=1)
+    kernel = (weight_shape[2], weight_shape[3])
+    pads = _padding(padding, strides, dilations, kernel)
+    height, width = (
+        Axis(int(length), *of_axis)
+        for length, *of_axis in zip(input_shape[-2:], kernel, strides, pads, dilations, strict=True)
+    )
+    for name, axis in (("height", height), ("width", width)):
+        if axis.length < 1 or axis.output_size < 1:
+            reach = axis.dilation * (axis.kernel - 1) + 1
+            raise ValueError(
+                f"`input` {name} (={axis.length}) plus padding (={sum(axis.padding)}) "
+                f"must be at least the reach of the kernel (={reach})"
+            )
+    return Signature(height, width, scales, int(input_shape[-3]), int(weight_shape[0]), groups)
+
+
+def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
+    """Return the scales as floats, or say what is wrong with them."""
+    if isinstance(scales, str) or not isinstance(scales, Iterable):
+        raise TypeError(f"`scales` must be a sequence of numbers, got {scales!r}")
+    values = tuple(scales)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"`scales` must hold numbers, got {value!r}")
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"`scales` must be positive and finite, got {value!r}")
+    checked = tuple(float(value) for value in values)
+    if len(set(checked)) < len(checked):
+        raise ValueError(f"`scales` must not repeat, got {checked}")
+    if 1 not in checked:
+        raise ValueError(f"`scales` must contain 1, got {checked}")
+    if len(checked) > 256:
+        raise ValueError(f"`scales` must hold at most 256 numbers (a winner is one byte), got {len(checked)}")
+    return checked
+
+
+def _check_channels(input_shape: Sequence[int], weight_shape: Sequence[int], groups: int) -> None:
+    if len(input_shape) not in (3, 4):
+        raise ValueError(f"`input` must be (N, C, H, W) or (C, H, W), got shape {tuple(input_shape)}")
+    if len(weight_shape) != 4 or min(weight_shape) < 1:
+        raise ValueError(f"`weight` must be (M, C / groups, Kh, Kw), none of them 0, got shape {tuple(weight_shape)}")
+    if isinstance(groups, bool) or not isinstance(groups, int):
+        raise TypeError(f"`groups` must be an integer, got {groups!r}")
+    if groups < 1:
+        raise ValueError(f"`groups` must be at least 1, got {groups}")
+    out_channels, group_channels = weight_shape[:2]
+    if out_channels % groups:
+        raise ValueError(f"`weight` output channels (={out_channels}) must be divisible by `groups` (={groups})")
+    if input_shape[-3] != group_channels * groups:
+        raise ValueError(
+            f"`input` channels (={input_shape[-3]}) must equal "
+            f"`weight` channels (={group_channels}) times `groups` (={groups})"
+        )
+
+
+def _pair(name: str, value: Size, least: int) -> tuple[int, int]:
+    items = (value, value) if isinstance(value, int) else value
+    if isinstance(items, str) or not isinstance(items, Sequence):
+        raise TypeError(f"`{name}` must be an integer or a pair of integers, got {value!r}")
+    pair = tuple(items) * 2 if len(items) == 1 else tuple(items)
+    if any(isinstance(item, bool) or not isinstance(item, int) for item in pair):
+        raise TypeError(f"`{name}` must be an integer or a pair of integers, got {value!r}")
+    if len(pair) != 2:
+        raise ValueError(f"`{name}` must be an integer or a pair of integers, got {len(pair)} of them")
+    if min(pair) < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {value!r}")
+    return pair
+
+
+def _padding(
+    padding: Padding, stride: tuple[int, int], dilation: tuple[int, int], kernel: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(leading, trailing) for each axis; 'same' puts the odd pixel behind, as `Conv2d` does."""
+    if not isinstance(padding, str):
+        vertical, horizontal = _pair("padding", padding, least=0)
+        return (vertical, vertical), (horizontal, horizontal)
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if padding != "same":
+        raise ValueError(f"`padding` must be integers, 'same' or 'valid', got {padding!r}")
+    if stride != (1, 1):
+        raise ValueError(f"`padding` 'same' needs a `stride` of 1, got {stride}")
+    totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    vertical, horizontal = ((total // 2, total - total // 2) for total in totals)
+    return vertical, horizontal
