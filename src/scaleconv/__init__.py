@@ -1,0 +1,13 @@
+"""Locally scale-invariant convolution for PyTorch (Kanazawa, Sharma and Jacobs, 2014)."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from .nn import SIConv2d
+from .ops import DEFAULT_SCALES, macs, si_conv2d
+
+try:
+    __version__ = version("scaleconv")
+except PackageNotFoundError:  # run from a source tree that was not installed
+    __version__ = "0+unknown"
+
+__all__ = ["DEFAULT_SCALES", "SIConv2d", "__version__", "macs", "si_conv2d"]

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .cost import prefers_patches
 from .geometry import Level
@@ -50,11 +51,13 @@ class LevelMap:
 
 
 @lru_cache(maxsize=128)
-def level_maps(
-    signature: Signature, antialias: bool, dtype: torch.dtype, device: torch.device
-) -> tuple[LevelMap, ...]:
-    """The levels of a call in the order in which they compete."""
-    with torch.inference_mode(False):
+def level_maps(signature: Signature, antialias: bool, dtype: torch.dtype, device: torch.device) -> tuple[LevelMap, ...]:
+    """The levels of a call in the order in which they compete.
+
+    The matrices outlive the call that asked for them, so they are made as ordinary tensors even where that call is
+    being traced, or runs in inference mode.
+    """
+    with _disable_current_modes(), torch.inference_mode(False):
         return tuple(_level_map(signature, level, antialias, dtype, device) for level in signature.plan.levels)
 
 
@@ -71,7 +74,7 @@ def _level_map(
     if prefers_patches(signature, level):
         sample = as_tensors(patch_matrix(*rows, support), patch_matrix(*columns, support))
         convolution = Convolution(stride=(vertical.kernel, horizontal.kernel))
-        align = ()
+        align: tuple[Tensor, ...] = ()
     else:
         identity = level.scale == 1
         sample = () if identity else as_tensors(transform_matrix(*rows, support), transform_matrix(*columns, support))

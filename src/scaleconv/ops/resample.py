@@ -28,12 +28,12 @@ def sampling_matrix(coordinates: Tensor, length: int, support: float = 1.0) -> T
 
 def transform_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
     """T_s along one axis, in float64: (size, length)."""
-    return sampling_matrix(torch.tensor(level.sources, dtype=torch.float64), axis.length, support)
+    return sampling_matrix(torch.tensor(level.sources, dtype=torch.float64, device="cpu"), axis.length, support)
 
 
 def align_matrix(level: AxisLevel) -> Tensor:
     """The inverse of T_s on the responses, at the covered positions, in float64: (covered, response_size)."""
-    return sampling_matrix(torch.tensor(level.targets, dtype=torch.float64), level.response_size)
+    return sampling_matrix(torch.tensor(level.targets, dtype=torch.float64, device="cpu"), level.response_size)
 
 
 def patch_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
@@ -43,8 +43,8 @@ def patch_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
     E[(p, k)] = Σ_q B[p, q] · A[t·q + d·k − P], where the rows of A that lie in the padding are zero.
     """
     padded = F.pad(transform_matrix(axis, level, support), (0, 0, *axis.padding))  # (P + h + P, H)
-    starts = torch.arange(level.response_size).unsqueeze(1) * axis.stride  # (h', 1)
-    taps = torch.arange(axis.kernel) * axis.dilation  # (K,)
+    starts = torch.arange(level.response_size, device="cpu").unsqueeze(1) * axis.stride  # (h', 1)
+    taps = torch.arange(axis.kernel, device="cpu") * axis.dilation  # (K,)
     met = padded[starts + taps]  # (h', K, H)
     return torch.einsum("pq,qkh->pkh", align_matrix(level), met).flatten(0, 1)
 

@@ -6,7 +6,7 @@ The maths is here, as a function; `scaleconv.nn.SIConv2d` only owns the paramete
 
 from collections.abc import Iterable
 from operator import index
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from .levels import LevelMap, level_maps
 from .resample import resample
 from .signature import DEFAULT_SCALES, Padding, Size, make_signature
+
+AnyTensor = TypeVar("AnyTensor", Tensor, Tensor | None)
 
 
 @overload
@@ -58,23 +60,76 @@ def si_conv2d(
     antialias: bool = False,
     return_winner: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """TODO"""
-    input, weight, bias = _autocast(input, weight, bias)
+    """Convolve at many scales with one weight and keep, at each position, the strongest response.
+
+    The input is rescaled by every s of `scales`, each level is convolved with the same weight, the responses are
+    brought back to the grid of the unscaled output, and the maximum over the levels is taken. The activation follows,
+    as it would follow `torch.nn.functional.conv2d`, whose argument order and output shape this function has:
+
+        z_s = T_s⁻¹(W ∗ T_s(x) + b),   output = max over s of z_s
+
+    Shapes:
+        input (N, C, H, W) or (C, H, W), weight (M, C / groups, Kh, Kw), bias (M) → output (N, M, H0, W0) or
+        (M, H0, W0), with H0 and W0 those of `conv2d`.
+
+    Convention, for an axis of length H with kernel K, stride t, padding P and dilation d; both axes are treated alike:
+        - T_s makes h = floor(s·H + 1e-6) samples; sample q reads x at u = (q − (h−1)/2)/s + (H−1)/2, linear between the
+          two neighbours, edge pixels clamped. A scale above 1 enlarges. Pixel centres are the integers, and the centre
+          of the image stays in place.
+        - The zeros of `padding` are put around each level, after it was rescaled.
+        - With r = d(K−1)/2 − P, output p reads the response at v = (s·(t·p + r − (H−1)/2) + (h−1)/2 − r)/t, linear,
+          edges clamped: the centre of the kernel stays over the same point of the pattern.
+        - A level covers p if −½ ≤ v ≤ h' − ½ on both axes, h' being the number of its responses. A level takes no part
+          where it does not cover the position, nor anywhere if it is too small for the kernel. Nothing is filled in.
+        - A tie goes to the scale listed first.
+
+    What is invariant: an output is unchanged when the pattern under the kernel is rescaled about the kernel's centre by
+    the ratio of two of the `scales`, both before and after lying within their range. This holds up to interpolation.
+    Measured on smooth blobs, the response to a copy rescaled by 0.63 to 1.59 differs from the response to the original
+    by 4.4 % on average, against 31 % for `conv2d` (`tests/ops/test_invariance.py`). It stops between two scales (the
+    response dips by up to half a step), near the borders (where fewer levels cover), below the resolution of the pixels
+    (a shrunk pattern loses detail) and for patterns whose neighbours come into view.
+
+    The gradient goes to the winning level only. Forward and backward are deterministic wherever `conv2d` is, and can be
+    differentiated again. `scales=(1,)` is `conv2d`, bit for bit. A NaN or infinity in an image makes every output of
+    that image that meets a rescaled level NaN.
+
+    Args:
+        input: images, of a floating-point type.
+        weight: filters, shared by all scales.
+        bias: one number per filter, or None.
+        stride, dilation: an integer or a pair (height, width).
+        padding: an integer, a pair, 'valid' or 'same' (which needs a stride of 1).
+        groups: blocks of channels that are convolved apart.
+        scales: the factors; distinct, positive, 1 among them.
+        antialias: average pixels when a level shrinks the input, instead of skipping some. The paper does not.
+        return_winner: also return, for each output, the index in `scales` of the level it came from.
+
+    Returns:
+        The output, or (output, winner) with winner a uint8 tensor of the output's shape. A channels_last input gives a
+        channels_last output.
+
+    Raises:
+        TypeError: an argument of the wrong type, an integer tensor, or tensors of different types.
+        ValueError: an argument that breaks its rule, shapes that do not fit, or tensors on different devices.
+
+    Example:
+        >>> image, weight = torch.rand(1, 3, 32, 32), torch.rand(8, 3, 5, 5)
+        >>> si_conv2d(image, weight, padding=2).shape
+        torch.Size([1, 8, 32, 32])
+        >>> output, winner = si_conv2d(image, weight, scales=(1, 0.5, 2), return_winner=True)
+        >>> winner.dtype, bool((output >= torch.nn.functional.conv2d(image, weight)).all())
+        (torch.uint8, True)
+    """
+    input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
+    image_shape = tuple(index(size) for size in input.shape[-3:]) if input.ndim in (3, 4) else tuple(input.shape)
+    weight_shape = tuple(index(size) for size in weight.shape)
     levels = _levels(
-        tuple(index(n) for n in input.shape[-3:]),
-        tuple(index(n) for n in weight.shape),
-        stride,
-        padding,
-        dilation,
-        groups,
-        scales,
-        antialias,
-        input.dtype,
-        input.device,
+        image_shape, weight_shape, stride, padding, dilation, groups, scales, antialias, input.dtype, input.device
     )
-    batch = input if input.ndim == 4 else input.unsqueeze(0)
-    output, winner = _SIConv2d.apply(batch, weight, bias, levels, groups)
+    images = input if input.ndim == 4 else input.unsqueeze(0)
+    output, winner = _SIConv2d.apply(images, weight, bias, levels, groups)
     if input.ndim == 3:
         output, winner = output.squeeze(0), winner.squeeze(0)
     return (output, winner) if return_winner else output
@@ -108,7 +163,7 @@ class _SIConv2d(torch.autograd.Function):
         ctx.save_for_backward(input, weight, output[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, winner = ctx.saved_tensors
         needed = (ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2])
         totals: list[Tensor | None] = [None, None, None]
@@ -154,17 +209,44 @@ def _sample(level: LevelMap, input: Tensor) -> Tensor:
 
 
 @torch.compiler.assume_constant_result
-def _levels(input_shape, weight_shape, stride, padding, dilation, groups, scales, antialias, dtype, device):
-    signature = make_signature(input_shape, weight_shape, stride, padding, dilation, groups, scales)
+def _levels(
+    image_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...],
+    stride: Size,
+    padding: Padding,
+    dilation: Size,
+    groups: int,
+    scales: Iterable[float],
+    antialias: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[LevelMap, ...]:
+    """Check and plan the call; to the compiler, a constant."""
+    signature = make_signature(image_shape, weight_shape, stride, padding, dilation, groups, scales)
     return level_maps(signature, bool(antialias), dtype, device)
 
 
-def _autocast(input, weight, bias):
-    device = input.device.type
-    if not torch.is_autocast_enabled(device):
-        return input, weight, bias
-    dtype = torch.get_autocast_dtype(device)
-    return tuple(t.to(dtype) if t is not None and t.dtype in (torch.float32, torch.float16, torch.bfloat16) else t for t in (input, weight, bias))
+def _autocast(tensor: AnyTensor) -> AnyTensor:
+    """Cast as `conv2d` would inside `torch.autocast`."""
+    if not isinstance(tensor, Tensor) or tensor.is_meta or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor
+    eligible = tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if eligible else tensor
 
 
-def _check_tensors(input, weight, bias): pass
+def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
+        if tensor is None and name == "bias":
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"`{name}` must be of a floating-point type, got {tensor.dtype}")
+        if tensor.dtype != input.dtype:
+            raise TypeError(f"`{name}` must have the type of `input` (={input.dtype}), got {tensor.dtype}")
+        if tensor.device != input.device:
+            raise ValueError(f"`{name}` must be on the device of `input` (={input.device}), got {tensor.device}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"`bias` must hold one number per output channel (={weight.shape[0]}), got shape {tuple(bias.shape)}"
+        )

@@ -49,8 +49,7 @@ def make_signature(
     kernel = (weight_shape[2], weight_shape[3])
     pads = _padding(padding, strides, dilations, kernel)
     height, width = (
-        Axis(int(length), *of_axis)
-        for length, *of_axis in zip(input_shape[-2:], kernel, strides, pads, dilations, strict=True)
+        Axis(int(input_shape[axis - 2]), kernel[axis], strides[axis], pads[axis], dilations[axis]) for axis in (0, 1)
     )
     for name, axis in (("height", height), ("width", width)):
         if axis.length < 1 or axis.output_size < 1:
@@ -129,5 +128,5 @@ def _padding(
     if stride != (1, 1):
         raise ValueError(f"`padding` 'same' needs a `stride` of 1, got {stride}")
     totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    vertical, horizontal = ((total // 2, total - total // 2) for total in totals)
-    return vertical, horizontal
+    above, left = (total // 2 for total in totals)
+    return (above, totals[0] - above), (left, totals[1] - left)
