@@ -1,0 +1,165 @@
+"""The command `scaleconv`: parses, calls, prints.
+
+Bad input is one line on standard error and exit code 2; Ctrl-C is 130; anything unforeseen is one line and 1, or its
+traceback with `SCALECONV_TRACEBACK=1`.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+data_app = typer.Typer(no_args_is_help=True, help="The digits and the sets made of them.", rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Directory of the IDX files, gzipped or not; else $SCALECONV_DATA, else the user's cache."),
+]
+DatasetName = Annotated[str, typer.Option(help="mnist, fashion, or embedded (the 10,000 test digits in the package).")]
+Part = Annotated[str | None, typer.Option(help="train or test; train if there is one.")]
+Scales = Annotated[
+    str, typer.Option(help="uniform:LOW,HIGH, normal:MEAN,STD,LOW,HIGH, fixed:SCALE or list:SCALE,SCALE,…")
+]
+Size = Annotated[int, typer.Option(help="Side of the canvas.")]
+Seed = Annotated[int, typer.Option(help="Seed of the scales.")]
+Interpolation = Annotated[str, typer.Option(help="bilinear or bicubic.")]
+Antialias = Annotated[bool, typer.Option("--antialias", help="Average pixels where digits shrink.")]
+Truncate = Annotated[str, typer.Option(help="error: refuse to cut off foreground; allow: cut it.")]
+
+
+@app.callback()
+def _root() -> None:
+    """Locally scale-invariant convolution, and the experiments of Kanazawa, Sharma and Jacobs (2014)."""
+
+
+@data_app.command()
+def info(
+    path: Annotated[Path | None, typer.Argument(help="A set written by `data make`; without it, the digits.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Say which digits are there, where from, and whether their checksums agree."""
+    if path is None:
+        _print_digits(data_dir)
+    else:
+        _print_set(path)
+
+
+@data_app.command()
+def make(
+    path: Annotated[Path, typer.Argument(help="File to write, ending in .safetensors.")],
+    dataset: DatasetName = "mnist",
+    part: Part = None,
+    data_dir: DataDir = None,
+    scales: Scales = "uniform:0.3,1",
+    size: Size = 28,
+    seed: Seed = 0,
+    interpolation: Interpolation = "bilinear",
+    antialias: Antialias = False,
+    truncate: Truncate = "error",
+) -> None:
+    """Write a set of scaled digits, with its parameters and checksum."""
+    from scaleconv.data import cut_off, load_digits, make_set, parse_scales, write_set
+    from scaleconv.data.storage import check_set_path
+
+    check_set_path(path)
+    distribution = parse_scales(scales)
+    digits = load_digits(dataset, part, data_dir=data_dir)
+    made = make_set(
+        digits,
+        distribution,
+        size,
+        seed=seed,
+        interpolation=interpolation,
+        antialias=antialias,
+        truncate=truncate,
+    )
+    checksum = write_set(made, path)
+    typer.echo(f"{path}: {len(made)} digits on {size}×{size}, scales {distribution}, seed {seed}, MD5 {checksum}")
+    if cut := int((cut_off(digits.images, made.scales, size) > 0).sum()):
+        typer.echo(f"the foreground of {cut} digits is cut off", err=True)
+
+
+@data_app.command()
+def preview(
+    path: Annotated[Path, typer.Argument(help="Picture to write, ending in .png.")] = Path("mnist-scale.png"),
+    dataset: DatasetName = "embedded",
+    part: Part = None,
+    data_dir: DataDir = None,
+    scales: Scales = "uniform:0.3,1",
+    size: Size = 28,
+    seed: Seed = 0,
+    interpolation: Interpolation = "bilinear",
+    antialias: Antialias = False,
+    truncate: Truncate = "error",
+) -> None:
+    """Draw a contact sheet of digits across scales, each with its factor."""
+    from scaleconv.data import load_digits, parse_scales, write_preview
+
+    write_preview(
+        load_digits(dataset, part, data_dir=data_dir),
+        path,
+        parse_scales(scales),
+        size,
+        seed=seed,
+        interpolation=interpolation,
+        antialias=antialias,
+        truncate=truncate,
+    )
+    typer.echo(path)
+
+
+def _print_digits(data_dir: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from scaleconv.data.inventory import take_inventory
+
+    table = Table("data set", "part", "digits", "of each class", "from", "MD5 of images, labels", box=None)
+    for entry in take_inventory(data_dir):
+        table.add_row(entry.dataset, entry.part, str(entry.count or "–"), entry.classes, entry.source, entry.checksums)
+    wide = None if sys.stdout.isatty() else 200  # a terminal knows its width; a file should not be folded at 80
+    Console(width=wide).print(table)
+
+
+def _print_set(path: Path) -> None:
+    from scaleconv.data import read_set
+
+    scaled = read_set(path)
+    low, high = float(scaled.scales.min()), float(scaled.scales.max())
+    typer.echo(f"{path}: {len(scaled)} digits, scales {low:.4f} … {high:.4f}, MD5 {scaled.checksum()} (agrees)")
+    for name, value in scaled.parameters.as_dict().items():
+        typer.echo(f"  {name}: {', '.join(map(str, value)) if isinstance(value, tuple) else value}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    try:
+        code = app(args=arguments, prog_name="scaleconv", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        sys.exit(_report(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: Exception) -> int:
+    if os.environ.get("SCALECONV_TRACEBACK"):
+        raise error
+    # What the command line itself refuses is told by its method: typer has carried two different bases for it.
+    usage = getattr(error, "format_message", None)
+    known = isinstance(error, ValueError | OSError | ImportError)
+    text = usage() if usage else str(error) if known else f"unforeseen {type(error).__name__}: {error}"
+    print("scaleconv:", " ".join(text.split()), file=sys.stderr)
+    return 2 if usage or known else 1
+
+
+if __name__ == "__main__":
+    main()

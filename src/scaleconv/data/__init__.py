@@ -1,0 +1,39 @@
+"""MNIST-Scale: the digits, the generator, the folds. Of ours it may use the sampling in ops, nothing else."""
+
+from .batches import Batches
+from .digits import Digits, embedded_digits, load_digits
+from .folds import Split, make_folds, make_split, paper_folds, reduced_folds
+from .preview import write_preview
+from .scaled import cut_off, make_scaled
+from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
+from .sets import MNIST_SCALE, Parameters, ScaledSet, make_set, scalar_mean, subtract_mean
+from .storage import read_set, write_set
+
+__all__ = [
+    "MNIST_SCALE",
+    "Batches",
+    "Digits",
+    "Fixed",
+    "Listed",
+    "Parameters",
+    "ScaleDistribution",
+    "ScaledSet",
+    "Split",
+    "TruncatedNormal",
+    "Uniform",
+    "cut_off",
+    "embedded_digits",
+    "load_digits",
+    "make_folds",
+    "make_scaled",
+    "make_set",
+    "make_split",
+    "paper_folds",
+    "parse_scales",
+    "read_set",
+    "reduced_folds",
+    "scalar_mean",
+    "subtract_mean",
+    "write_preview",
+    "write_set",
+]

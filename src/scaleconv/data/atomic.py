@@ -1,0 +1,62 @@
+"""Files that are either whole or not there.
+
+A file is written under another name beside its destination, flushed to the disk, and only then renamed. Whoever is
+killed in between leaves at most a hidden `.part` file, which nothing reads.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path to write to; it becomes `path` when the block ends, and is removed if the block fails.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "note.txt"
+        >>> with atomic_path(target) as part:
+        ...     _ = part.write_text("whole")
+        >>> target.read_text()
+        'whole'
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise type(error)(
+            f"cannot write {target} ({error.strerror}): name a directory that can be written to"
+        ) from None
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        _flush(part)
+        part.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
+        os.replace(part, target)
+        _flush(target.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _flush(path: Path) -> None:
+    """Wait until the file, or the directory entry, is on the disk."""
+    if os.name != "posix" and path.is_dir():
+        return  # only POSIX systems open directories
+    # Windows flushes only what is open for writing.
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

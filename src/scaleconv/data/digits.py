@@ -1,0 +1,176 @@
+"""Which digits, and where they come from.
+
+The 10,000 MNIST test digits are part of the package. Full MNIST and Fashion-MNIST are looked for in the directory the
+user names, else in `$SCALECONV_DATA`, else in the user's cache directory, and are downloaded there if they are missing.
+A directory that was named is never passed over in silence: if the files are not in it, that is the error.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .datasets import DATASETS, MNIST, PARTS, Dataset
+from .idx import ChecksumError, IdxData, IdxFile, read_idx
+
+VARIABLE = "SCALECONV_DATA"
+EMBEDDED = "embedded"
+
+
+class OtherDatasetError(ValueError):
+    """The directory holds the files of another data set."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Digits as published.
+
+    Attributes:
+        images: (N, H, W) uint8, 0 … 255.
+        labels: (N,) int64, 0 … 9.
+        dataset: `mnist`, `fashion` or `embedded`.
+        part: `train` or `test`.
+        source: the directory they were read from.
+        checksums: MD5 of the two unpacked files, images and labels.
+        verified: whether published checksums vouch for both files.
+    """
+
+    images: Tensor
+    labels: Tensor
+    dataset: str
+    part: str
+    source: str
+    checksums: tuple[str, str]
+    verified: bool
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def embedded_digits() -> Digits:
+    """The 10,000 MNIST test digits that come with the package.
+
+    Example:
+        >>> digits = embedded_digits()
+        >>> digits.images.shape, digits.labels.shape
+        (torch.Size([10000, 28, 28]), torch.Size([10000]))
+    """
+    folder = resources.files(__package__).joinpath("mnist")
+    images, labels = (read_idx(folder.joinpath(f"{file.name}.gz"), file) for file in MNIST.files["test"])
+    return _digits(images, labels, EMBEDDED, "test", "the package")
+
+
+def load_digits(
+    dataset: str = "mnist",
+    part: str | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+) -> Digits:
+    """Read one part of a data set, and check every byte of it.
+
+    Args:
+        dataset: `mnist`, `fashion`, or `embedded` (the 10,000 test digits in the package).
+        part: `train` or `test`; if not given, the training digits, or the only ones there are.
+        data_dir: directory of the IDX files, gzipped or not; else `$SCALECONV_DATA`, else the user's cache directory.
+        download: whether to fetch what the cache directory lacks.
+
+    Raises:
+        OSError: files are missing or unreadable, or cannot be downloaded.
+        ValueError: a file is not what it should be, or an argument is unknown.
+        ImportError: a download is needed, and pooch is not installed.
+    """
+    if dataset not in (*DATASETS, EMBEDDED):
+        raise ValueError(f"`dataset` (={dataset!r}) must be one of {', '.join((*DATASETS, EMBEDDED))}")
+    if part not in (None, *PARTS):
+        raise ValueError(f"`part` (={part!r}) must be one of {', '.join(PARTS)}")
+    if dataset == EMBEDDED:
+        if part == "train":
+            raise ValueError("`part` (='train') is not in the embedded digits: use part='test', or dataset='mnist'")
+        return embedded_digits()
+    published, part = DATASETS[dataset], part or "train"
+    directory, named = data_directory(data_dir)
+    paths = find_files(published, part, directory)
+    if missing := [file.name for file, path in zip(published.files[part], paths, strict=True) if path is None]:
+        if published is MNIST and part == "test" and not named:
+            return replace(embedded_digits(), dataset=dataset)  # the same bytes, and no need to fetch them
+        if named or not download:
+            raise FileNotFoundError(_missing_message(published, part, directory, missing))
+        from .download import fetch_files
+
+        fetch_files(published, part, directory / published.name)
+        paths = find_files(published, part, directory)
+    found = [path for path in paths if path is not None]
+    images, labels = (_read(path, file, published) for file, path in zip(published.files[part], found, strict=True))
+    return _digits(images, labels, dataset, part, str(found[0].parent))
+
+
+def data_directory(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path, bool]:
+    """The directory to look in, and whether someone named it; the cache directory is the only one nobody names."""
+    if named := data_dir or os.environ.get(VARIABLE):
+        directory = Path(named).expanduser()
+        if not directory.is_dir():
+            which = "`data_dir`" if data_dir else f"${VARIABLE}"
+            raise NotADirectoryError(f"{which} (={directory}) is not a directory: name one that holds the IDX files")
+        return directory, True
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("scaleconv", appauthor=False)), False
+
+
+def find_files(dataset: Dataset, part: str, directory: Path) -> list[Path | None]:
+    """Where the images and the labels lie, in the first folder that has either; None for what is not there."""
+    paths: list[Path | None] = []
+    for folder in dataset.folders:
+        paths = [_find(directory / folder, file) for file in dataset.files[part]]
+        if any(paths):
+            return paths
+    return paths
+
+
+def _find(folder: Path, file: IdxFile) -> Path | None:
+    for name in (file.name, f"{file.name}.gz"):
+        try:
+            if (folder / name).is_file():
+                return folder / name
+        except OSError as error:
+            raise type(error)(f"cannot look into {folder} ({error.strerror}): check its permissions") from None
+    return None
+
+
+def _read(path: Path, file: IdxFile, dataset: Dataset) -> IdxData:
+    """As `read_idx`; a good file of another data set, whose files bear the same names, is not called corrupted."""
+    try:
+        return read_idx(path, file)
+    except ChecksumError as error:
+        for other in DATASETS.values():
+            known = {f.md5 or f.packed_md5 for pair in other.files.values() for f in pair}
+            if error.checksums & known:
+                raise OtherDatasetError(
+                    f"{path} is a file of {other.title}, not the one of {dataset.title}: "
+                    f"name the directory that holds {dataset.title} (--data-dir or ${VARIABLE})"
+                ) from None
+        raise
+
+
+def _missing_message(dataset: Dataset, part: str, directory: Path, missing: list[str]) -> str:
+    names = " and ".join(missing)
+    return (
+        f"no {names} (.gz or not) in {directory}: put the {part} files of {dataset.title} there, "
+        f"name another directory (--data-dir or ${VARIABLE}), or use the embedded digits (--dataset embedded)"
+    )
+
+
+def _digits(images: IdxData, labels: IdxData, dataset: str, part: str, source: str) -> Digits:
+    return Digits(
+        images=torch.from_numpy(images.values.copy()),
+        labels=torch.from_numpy(labels.values.copy()).long(),
+        dataset=dataset,
+        part=part,
+        source=source,
+        checksums=(images.md5, labels.md5),
+        verified=images.verified and labels.verified,
+    )

@@ -1,0 +1,134 @@
+"""IDX files, the format of MNIST: a big-endian header (type, rank, sizes), then the bytes.
+
+Reads them gzipped or not, and accepts a file only if everything about it is as expected: magic number, shape, length,
+contents and, where one is published, the MD5. Every refusal is one line that says what to do next. No pickle, no files
+found or fetched here.
+"""
+
+import gzip
+import hashlib
+import math
+import zlib
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNSIGNED_BYTE = 0x08
+GZIP_MAGIC = b"\x1f\x8b"
+REPLACE = "delete it and fetch a fresh copy"
+KINDS = {1: "labels", 3: "images"}
+
+
+@dataclass(frozen=True)
+class IdxFile:
+    """What one published file must be.
+
+    Attributes:
+        name: its file name, without `.gz`.
+        shape: (count,) for labels, (count, height, width) for images.
+        md5: of the unpacked file, where published.
+        packed_md5: of the gzipped file, where published; used only if `md5` is not known.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    md5: str | None = None
+    packed_md5: str | None = None
+
+    @property
+    def count(self) -> int:
+        return self.shape[0]
+
+
+@dataclass(frozen=True)
+class IdxData:
+    """The contents of a file: values (count, …), the MD5 of the unpacked bytes, and whether an MD5 vouches for them."""
+
+    values: NDArray[np.uint8]
+    md5: str
+    verified: bool
+
+
+class ChecksumError(ValueError):
+    """A file with the right header and the wrong contents; `checksums` are its MD5s, unpacked and as stored."""
+
+    def __init__(self, message: str, checksums: set[str]) -> None:
+        super().__init__(message)
+        self.checksums = checksums
+
+
+def md5_hex(data: bytes | memoryview) -> str:
+    """MD5 as a guard against damage, not against forgery."""
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def read_idx(path: Path | Traversable, expected: IdxFile) -> IdxData:
+    """Read one file and check all of it against what is expected.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it can, and is not the file that is expected.
+    """
+    try:
+        stored = path.read_bytes()
+    except OSError as error:
+        raise type(error)(
+            f"cannot read {path} ({error.strerror or error}): check the path and its permissions"
+        ) from None
+    return parse_idx(stored, str(path), expected)
+
+
+def parse_idx(stored: bytes, path: str, expected: IdxFile) -> IdxData:
+    """As `read_idx`, of bytes already read; `path` is for the messages."""
+    packed = stored.startswith(GZIP_MAGIC)
+    data = _unpack(stored, path) if packed else stored
+    _check_header(data, path, expected)
+    md5 = md5_hex(data)
+    found, published = (md5, expected.md5) if expected.md5 or not packed else (md5_hex(stored), expected.packed_md5)
+    if published and found != published:
+        raise ChecksumError(
+            f"{path} is corrupted: its MD5 is {found}, not {published}; {REPLACE}", {md5, md5_hex(stored)}
+        )
+    values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(expected.shape)).reshape(expected.shape)
+    if len(expected.shape) == 1 and values.size and values.max() > 9:
+        raise ValueError(f"{path} is corrupted: it holds the label {values.max()}, and labels are 0 … 9; {REPLACE}")
+    return IdxData(values, md5, verified=bool(published))
+
+
+def _unpack(stored: bytes, path: str) -> bytes:
+    try:
+        return gzip.decompress(stored)
+    except EOFError:
+        raise ValueError(f"{path} is truncated: its gzip stream ends early; {REPLACE}") from None
+    except (OSError, zlib.error) as error:
+        raise ValueError(f"{path} is corrupted: gzip says {error}; {REPLACE}") from None
+
+
+def _check_header(data: bytes, path: str, expected: IdxFile) -> None:
+    rank = len(expected.shape)
+    wanted = KINDS[rank]
+    if len(data) < 4:
+        raise ValueError(f"{path} is truncated: {len(data)} bytes hold no IDX header; {REPLACE}")
+    if data[:3] != bytes((0, 0, UNSIGNED_BYTE)):
+        raise ValueError(f"{path} is not an IDX file of bytes: it begins with {data[:4].hex(' ')}; {REPLACE}")
+    if data[3] != rank:
+        held = KINDS.get(data[3], f"arrays of rank {data[3]}")
+        raise ValueError(f"{path} holds {held}, not {wanted}: files were swapped; rename them or fetch them again")
+    start = 4 + 4 * rank
+    if len(data) < start:
+        raise ValueError(f"{path} is truncated: {len(data)} bytes, and the header alone takes {start}; {REPLACE}")
+    shape = tuple(int(n) for n in np.frombuffer(data, ">u4", count=rank, offset=4))
+    if shape[0] != expected.count:
+        raise ValueError(
+            f"{path} holds {shape[0]} {wanted}, not {expected.count}: it is another part or set; {REPLACE}"
+        )
+    if shape != expected.shape:
+        sizes, right = ("×".join(map(str, s[1:])) for s in (shape, expected.shape))
+        raise ValueError(f"{path} holds images of {sizes}, not {right}: it is another data set; {REPLACE}")
+    length = start + math.prod(shape)
+    if len(data) != length:
+        state = "truncated" if len(data) < length else "longer than its header says"
+        raise ValueError(f"{path} is {state}: {len(data)} bytes, not {length}; {REPLACE}")
