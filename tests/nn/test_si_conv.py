@@ -1,0 +1,107 @@
+"""The Module is a Conv2d: its arguments, its state, its manners."""
+
+import copy
+import inspect
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from scaleconv import DEFAULT_SCALES, SIConv2d, si_conv2d
+
+IMAGES = torch.rand(2, 4, 11, 10, generator=torch.Generator().manual_seed(0))
+
+
+def test_arguments_are_those_of_conv2d_and_two_keywords():
+    ours, plain = (inspect.signature(kind).parameters for kind in (SIConv2d, nn.Conv2d))
+    added = {name: ours[name] for name in ours if name not in plain}
+    assert list(ours)[: len(plain)] == list(plain)
+    assert all(ours[name].default == plain[name].default for name in plain)
+    assert list(added) == ["scales", "antialias"]
+    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in added.values())
+
+
+def test_state_dict_holds_weight_and_bias_and_loads_either_way():
+    ours, plain = SIConv2d(4, 6, 3), nn.Conv2d(4, 6, 3)
+    assert list(ours.state_dict()) == ["weight", "bias"]
+    ours.load_state_dict(plain.state_dict())
+    assert torch.equal(ours.weight, plain.weight)
+    plain.load_state_dict(SIConv2d(4, 6, 3).state_dict())
+    assert list(SIConv2d(4, 6, 3, bias=False).state_dict()) == ["weight"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"stride": 2, "padding": (1, 2)}, {"dilation": 2}, {"groups": 2}, {"padding": "same"}, {"bias": False}],
+    ids=str,
+)
+def test_the_call_reaches_the_function_with_every_argument(arguments):
+    layer = SIConv2d(4, 6, (3, 2), **arguments, scales=(1, 0.6, 1.8), antialias=True)
+    assert layer(IMAGES).shape == nn.Conv2d(4, 6, (3, 2), **arguments)(IMAGES).shape
+    call = {key: value for key, value in arguments.items() if key != "bias"}
+    expected = si_conv2d(IMAGES, layer.weight, layer.bias, **call, scales=(1, 0.6, 1.8), antialias=True)
+    assert torch.equal(layer(IMAGES), expected)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_mode_extends_the_input_as_conv2d_does(mode):
+    plain = nn.Conv2d(4, 6, 3, padding=(1, 2), padding_mode=mode)
+    layer = SIConv2d(4, 6, 3, padding=(1, 2), padding_mode=mode, scales=(1,))
+    layer.load_state_dict(plain.state_dict())
+    assert torch.equal(layer(IMAGES), plain(IMAGES))
+    layer.scales = (1, 2)
+    extended = nn.functional.pad(IMAGES, (2, 2, 1, 1), mode=mode)
+    assert torch.equal(layer(IMAGES), si_conv2d(extended, layer.weight, layer.bias, scales=(1, 2)))
+
+
+def test_forward_assigns_nothing():
+    layer = SIConv2d(4, 6, 3)
+    before = dict(vars(layer))
+    layer(IMAGES)
+    assert dict(vars(layer)) == before
+
+
+def test_copies_and_pickles_compute_the_same():
+    layer = SIConv2d(4, 6, 3, scales=(1, 1.5), antialias=True)
+    stream = io.BytesIO()
+    torch.save(layer, stream)
+    stream.seek(0)
+    for other in (
+        copy.deepcopy(layer),
+        pickle.loads(pickle.dumps(layer)),
+        torch.load(stream, weights_only=False),
+    ):
+        assert other.scales == (1, 1.5)
+        assert torch.equal(other(IMAGES), layer(IMAGES))
+
+
+def test_parametrized_weights_are_used():
+    layer = parametrizations.weight_norm(SIConv2d(4, 6, 3))
+    expected = si_conv2d(IMAGES, layer.weight, layer.bias)
+    assert torch.equal(layer(IMAGES), expected)
+    layer.parametrizations.weight.original0.data *= 2
+    assert not torch.equal(layer(IMAGES), expected)
+    layer(IMAGES).sum().backward()
+    assert layer.parametrizations.weight.original1.grad.abs().max() > 0
+
+
+def test_half_and_double_follow_the_parameters():
+    layer = SIConv2d(4, 6, 3)
+    assert layer.half()(IMAGES.half()).dtype == torch.float16
+    assert layer.double()(IMAGES.double()).dtype == torch.float64
+    assert layer.to(torch.bfloat16)(IMAGES.bfloat16()).dtype == torch.bfloat16
+
+
+def test_repr_names_the_scales():
+    assert repr(SIConv2d(1, 2, 3)).endswith("stride=(1, 1), scales=(0.63, 0.794, 1, 1.26, 1.59, 2))")
+    assert "antialias=True" in repr(SIConv2d(1, 2, 3, scales=(1,), antialias=True))
+    assert SIConv2d(1, 2, 3).scales == DEFAULT_SCALES
+
+
+def test_scales_may_be_any_iterable():
+    layer = SIConv2d(4, 6, 3, scales=(2.0**k for k in (-1, 0, 1)))
+    assert layer.scales == (0.5, 1, 2)
+    assert torch.equal(layer(IMAGES), layer(IMAGES))

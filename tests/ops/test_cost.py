@@ -1,0 +1,49 @@
+"""Operation counts against sums done by hand, and against what the matrices really hold."""
+
+import pytest
+
+from scaleconv import DEFAULT_SCALES, macs
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "direct", "chosen"), [(28, 7, 11.7, 4.8), (11, 5, 13.1, 4.4)], ids=["first", "second"]
+)
+def test_convolutions_in_units_of_one_conv2d(size, kernel, direct, chosen):
+    cost = macs((1, 36, size, size), (64, 36, kernel, kernel))
+    assert round(cost.direct.convolution / cost.conv2d.convolution, 1) == direct
+    assert round(cost.chosen.convolution / cost.conv2d.convolution, 1) == chosen
+
+
+def test_conv2d_is_counted_as_usual():
+    cost = macs((5, 4, 9, 11), (6, 2, 3, 2), stride=(2, 1), padding=1, groups=2)
+    assert cost.conv2d.total == 5 * 6 * 2 * 3 * 2 * 5 * 12
+
+
+def test_one_level_by_hand():
+    cost = macs((3, 2, 4, 5), (7, 2, 3, 3), scales=(1, 2))
+    plain = 7 * 2 * 9 * 2 * 3
+    assert cost.direct.convolution == 3 * (plain + 7 * 2 * 9 * 6 * 8)
+    transform = 2 * (4 * 5 * 10 + 8 * 4 * 10)
+    align = 7 * (6 * 8 * 3 + 2 * 6 * 3)
+    assert cost.direct.resampling == 3 * (transform + align)
+    assert cost.patches.convolution == 3 * 2 * plain
+    assert cost.patches.resampling == 3 * 2 * (4 * 5 * 9 + 6 * 4 * 9)
+
+
+def test_the_chosen_order_is_never_dearer():
+    for stride in (1, 2):
+        cost = macs((1, 16, 24, 20), (8, 16, 3, 5), stride, scales=(1, 0.3, 0.8, 1.1, 3))
+        assert cost.chosen.total <= min(cost.direct.total, cost.patches.total)
+
+
+def test_the_cost_is_bounded_by_the_number_of_scales():
+    narrow = macs((1, 64, 28, 28), (64, 64, 3, 3), padding=1)
+    wide = macs((1, 64, 28, 28), (64, 64, 3, 3), padding=1, scales=[s * s for s in DEFAULT_SCALES])
+    assert wide.direct.total > 2 * narrow.direct.total
+    assert wide.chosen.total < 1.1 * narrow.chosen.total
+
+
+def test_scale_one_alone_costs_one_conv2d():
+    cost = macs((2, 3, 8, 8), (4, 3, 3, 3), scales=(1,))
+    assert cost.direct == cost.patches == cost.chosen == cost.conv2d
+    assert cost.conv2d.resampling == 0

@@ -1,0 +1,83 @@
+"""The plan against numbers worked out by hand, one test per convention, on odd and unequal sizes."""
+
+import pytest
+
+from scaleconv.ops.geometry import Axis, make_plan
+
+
+def axis(length, kernel=1, stride=1, padding=(0, 0), dilation=1):
+    return Axis(length, kernel, stride, padding, dilation)
+
+
+@pytest.mark.parametrize(
+    ("length", "scale", "size"), [(9, 0.5, 4), (10, 0.7, 7), (7, 2, 14), (28, 1.26, 35), (5, 1, 5)]
+)
+def test_level_sizes_round_down_with_slack(length, scale, size):
+    assert axis(length).level(scale).size == size
+
+
+def test_a_size_that_is_whole_but_for_rounding_is_kept():
+    assert axis(10).level(0.7 - 1e-9).size == 7
+    assert axis(10).level(0.7 - 1e-6).size == 6
+
+
+def test_samples_keep_the_centre_of_the_image():
+    assert axis(5).level(2).sources == (-0.25, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3.25, 3.75, 4.25)
+    assert axis(7).level(0.5).sources == (1, 3, 5)
+
+
+def test_responses_keep_the_centre_of_the_kernel():
+    level = axis(8, kernel=3).level(2)
+    assert level.response_size == 14
+    assert level.targets == (1.5, 3.5, 5.5, 7.5, 9.5, 11.5)
+
+
+def test_strided_targets_follow_the_kernel_not_the_grid():
+    # outputs 0, 1, 2 stand over pixels 1, 3, 5 of 7; at scale 2 those lie at 2.5, 6.5, 10.5 of 14 samples
+    level = axis(7, kernel=3, stride=2).level(2)
+    assert level.targets == ((2.5 - 1) / 2, (6.5 - 1) / 2, (10.5 - 1) / 2)
+
+
+def test_uneven_padding_counts_the_leading_side():
+    level = axis(5, kernel=2, padding=(0, 1)).level(2)
+    # output p stands over pixel p + ½, which lies at 2p + 1.5 of the level, and response v stands over v + ½
+    assert level.targets == (1.0, 3.0, 5.0, 7.0, 9.0)
+
+
+def test_a_shrunk_level_covers_only_the_middle():
+    level = axis(12, kernel=5).level(0.5)
+    assert level.response_size == 2
+    assert level.covered == (2, 6)
+    assert level.targets == (-0.25, 0.25, 0.75, 1.25)
+
+
+def test_coverage_reaches_half_a_response_beyond_the_last_one():
+    assert axis(4, kernel=1).level(0.5).covered == (0, 4)
+    assert axis(4, kernel=1).level(0.5).targets == (-0.25, 0.25, 0.75, 1.25)
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.3])
+def test_a_level_too_small_takes_no_part(scale):
+    assert axis(8, kernel=3).level(scale) is None
+
+
+def test_an_empty_level_takes_no_part_even_if_padding_holds_the_kernel():
+    assert axis(4, kernel=3, padding=(2, 2)).level(0.2) is None
+
+
+def test_a_level_must_fit_on_both_axes():
+    plan = make_plan(axis(20, kernel=3), axis(4, kernel=3), (0.5, 1))
+    assert [level.scale for level in plan.levels] == [1]
+
+
+def test_levels_compete_so_that_ties_go_to_the_scale_listed_first():
+    plan = make_plan(axis(9), axis(9), (3, 2, 1, 0.5))
+    assert [(level.index, level.wins_ties) for level in plan.levels] == [(2, False), (1, True), (0, True), (3, False)]
+
+
+def test_axes_are_planned_apart():
+    plan = make_plan(axis(8, kernel=3), axis(11, kernel=2, stride=2), (1, 2))
+    level = plan.levels[1]
+    assert (level.height.size, level.width.size) == (16, 22)
+    assert (level.height.response_size, level.width.response_size) == (14, 11)
+    assert (plan.height.output_size, plan.width.output_size) == (6, 5)

@@ -1,0 +1,234 @@
+"""What the layer computes: golden cases, the loop reference, and the properties that follow from the definition."""
+
+import json
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from torch.nn import functional as F
+
+import reference
+from scaleconv import DEFAULT_SCALES, si_conv2d
+from scaleconv.ops.cost import prefers_patches
+from scaleconv.ops.signature import make_signature
+from tolerance import assert_close
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "si_conv2d.npz")
+
+
+def random(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_golden_cases_match(case):
+    arrays = {name.split("/")[1]: GOLDEN[name] for name in GOLDEN.files if name.startswith(f"{case}/")}
+    spec = json.loads(str(arrays.pop("spec")))
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    output, winner = si_conv2d(tensors["input"], tensors["weight"], tensors.get("bias"), **spec, return_winner=True)
+    assert (output - tensors["output"]).abs().max() < 1e-10
+    assert torch.equal(winner.long(), tensors["winner"])
+
+
+@st.composite
+def calls(draw):
+    """Arguments of any valid call, every axis different, small enough for the loops."""
+    groups = draw(st.integers(1, 2))
+    weight_shape = (
+        groups * draw(st.integers(1, 2)),
+        draw(st.integers(1, 2)),
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 4)),
+    )
+    stride, dilation = (draw(st.tuples(st.integers(1, 3), st.integers(1, 3))) for _ in range(2))
+    kind = draw(st.sampled_from(["numbers", "numbers", "same", "valid"]))
+    if kind == "same":
+        stride = (1, 1)
+    padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) if kind == "numbers" else kind
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight_shape[2:], strict=True)]
+    size = [draw(st.integers(n, n + 6)) for n in reach]
+    others = draw(st.lists(st.floats(0.2, 4).filter(lambda s: abs(s - 1) > 1e-3), min_size=0, max_size=3, unique=True))
+    if max(size) > 9:
+        others = [s for s in others if s <= 2]
+    scales = draw(st.permutations([1.0, *others]))
+    batch = draw(st.integers(0, 2))
+    return (batch, groups * weight_shape[1], *size), weight_shape, stride, padding, dilation, groups, tuple(scales)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(calls(), st.integers(0, 2**31))
+def test_agrees_with_the_loop_reference(call, seed):
+    input_shape, weight_shape, stride, padding, dilation, groups, scales = call
+    images, weight, bias = (random(*shape, seed=seed) for shape in (input_shape, weight_shape, weight_shape[:1]))
+    output, winner = si_conv2d(
+        images, weight, bias, stride, padding, dilation, groups, scales=scales, return_winner=True
+    )
+    total = [d * (k - 1) for d, k in zip(dilation, weight_shape[2:], strict=True)]
+    pads = {"valid": [(0, 0)] * 2, "same": [(t // 2, t - t // 2) for t in total]}
+    pads = pads[padding] if isinstance(padding, str) else [(p, p) for p in padding]
+    aligned = reference.si_conv2d(images.numpy(), weight.numpy(), bias.numpy(), stride, pads, dilation, groups, scales)
+    assert_close(output, torch.from_numpy(aligned.max(0)))
+    clear = reference.gap(aligned) > 1e-9
+    assert np.array_equal(winner.numpy()[clear], aligned.argmax(0)[clear])
+
+
+def test_both_orders_are_exercised():
+    signature = make_signature((1, 12, 12), (3, 1, 5, 5), 1, 0, 1, 1, DEFAULT_SCALES)
+    orders = {level.scale > 1: prefers_patches(signature, level) for level in signature.plan.levels}
+    assert orders == {True: True, False: False}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")  # of conv2d itself
+@pytest.mark.parametrize("padding", [1, "same"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("kernel", [3, 4])
+def test_scale_one_alone_is_conv2d_bit_for_bit(padding, memory_format, kernel):
+    results = []
+    for operator in (F.conv2d, lambda *a, **k: si_conv2d(*a, **k, scales=(1,))):
+        tensors = [
+            random(4, 6, 11, 9, seed=1, dtype=torch.float32).to(memory_format=memory_format),
+            random(8, 3, kernel, 3, seed=2, dtype=torch.float32),
+            random(8, seed=3, dtype=torch.float32),
+        ]
+        for tensor in tensors:
+            tensor.requires_grad_()
+        output = operator(*tensors, padding=padding, groups=2)
+        output.backward(random(*output.shape, seed=4, dtype=torch.float32).to(memory_format=memory_format))
+        results.append([output, *(tensor.grad for tensor in tensors)])
+    for expected, actual in zip(*results, strict=True):
+        assert torch.equal(expected, actual)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_flipping_the_input_flips_the_output(axis):
+    images, weight = random(2, 3, 13, 10), random(4, 3, 3, 5, seed=1)
+    flipped = si_conv2d(images.flip(axis), weight.flip(axis), padding=(1, 2))
+    assert_close(flipped.flip(axis), si_conv2d(images, weight, padding=(1, 2)))
+
+
+def test_reordering_the_scales_changes_no_output():
+    images, weight = random(2, 3, 13, 10, dtype=torch.float32), random(4, 3, 3, 5, seed=1, dtype=torch.float32)
+    expected = si_conv2d(images, weight)
+    for seed in range(5):
+        order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(si_conv2d(images, weight, scales=[DEFAULT_SCALES[i] for i in order]), expected)
+
+
+def test_a_tie_goes_to_the_scale_listed_first():
+    images, weight = torch.ones(1, 1, 8, 8, dtype=torch.float64), torch.full((1, 1, 1, 1), 2.0, dtype=torch.float64)
+    for scales in ((2, 0.5, 1), (0.5, 1, 2), (1, 2, 0.5), (4, 2, 1)):
+        _, winner = si_conv2d(images, weight, scales=scales, return_winner=True)
+        assert winner.max() == 0, scales
+
+
+def test_uncovered_positions_never_win():
+    """With every response negative, a frame of zeros would win the border; the peers' layers do just that."""
+    images, weight = 1 + random(1, 1, 12, 12).abs(), -torch.ones(1, 1, 5, 5, dtype=torch.float64)
+    output, winner = si_conv2d(images, weight, scales=(0.5, 1), return_winner=True)
+    assert output.max() < 0
+    plain = F.conv2d(images, weight)
+    border = torch.ones(8, 8, dtype=torch.bool)
+    border[2:-2, 2:-2] = False  # scale 0.5 leaves 2 responses, which reach outputs 2 to 5
+    assert torch.equal(output[0, 0][border], plain[0, 0][border])
+    assert (winner[0, 0][border] == 1).all()
+    assert (winner[0, 0][~border] == 0).any()
+
+
+def test_levels_too_small_for_the_kernel_take_no_part():
+    images, weight = random(1, 1, 6, 6), random(2, 1, 5, 5, seed=1)
+    output, winner = si_conv2d(images, weight, scales=(0.2, 0.5, 1), return_winner=True)
+    assert (winner == 2).all()
+    assert torch.equal(output, F.conv2d(images, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_every_floating_type_is_close_to_float64(dtype):
+    images, weight, bias = random(2, 4, 12, 11), random(6, 2, 3, 3, seed=1), random(6, seed=2)
+    rounded = [tensor.to(dtype) for tensor in (images, weight, bias)]
+    output = si_conv2d(*rounded, padding=1, groups=2)
+    assert output.dtype == dtype
+    assert_close(output, si_conv2d(*(tensor.double() for tensor in rounded), padding=1, groups=2))
+
+
+def test_autocast_gives_what_conv2d_gives():
+    tensors = [random(*shape, dtype=torch.float32) for shape in ((2, 3, 10, 9), (4, 3, 3, 3), (4,))]
+    tensors[1].requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = si_conv2d(*tensors)
+        assert output.dtype == F.conv2d(*tensors).dtype == torch.bfloat16
+        assert si_conv2d(*(tensor.double() for tensor in tensors)).dtype == torch.float64
+    output.sum().backward()
+    assert tensors[1].grad.dtype == torch.float32
+    assert_close(output, si_conv2d(*tensors))
+
+
+def test_channels_last_in_channels_last_out():
+    images, weight = random(2, 3, 10, 9), random(4, 3, 3, 3, seed=1)
+    last = images.to(memory_format=torch.channels_last)
+    output = si_conv2d(last, weight, padding=1)
+    assert output.is_contiguous(memory_format=torch.channels_last)
+    assert_close(output, si_conv2d(images, weight, padding=1))
+    assert si_conv2d(images, weight).is_contiguous()
+
+
+def test_unbatched_input_is_a_batch_of_one():
+    images, weight = random(3, 10, 9), random(4, 3, 3, 3, seed=1)
+    output, winner = si_conv2d(images, weight, return_winner=True)
+    assert torch.equal(output, si_conv2d(images.unsqueeze(0), weight)[0])
+    assert winner.shape == output.shape == (4, 8, 7)
+
+
+def test_empty_batch_has_the_right_shape_and_zero_gradients():
+    images, weight = torch.zeros(0, 3, 10, 9, requires_grad=True), torch.ones(4, 3, 3, 3, requires_grad=True)
+    output, winner = si_conv2d(images, weight, stride=2, return_winner=True)
+    assert output.shape == winner.shape == (0, 4, 4, 4)
+    output.sum().backward()
+    assert images.grad.shape == images.shape
+    assert torch.equal(weight.grad, torch.zeros_like(weight))
+
+
+def test_non_contiguous_tensors_give_the_same_numbers():
+    images, weight = random(9, 10, 3, 2).permute(3, 2, 0, 1), random(3, 3, 4, 3, seed=1).permute(2, 3, 0, 1)
+    assert not images.is_contiguous()
+    assert torch.equal(si_conv2d(images[..., ::2], weight), si_conv2d(images[..., ::2].clone(), weight.contiguous()))
+
+
+def test_nan_reaches_the_outputs_that_conv2d_makes_nan():
+    images, weight = random(2, 1, 12, 12), random(2, 1, 3, 3, seed=1)
+    images[1, 0, 6, 7] = torch.nan
+    output, plain = si_conv2d(images, weight), F.conv2d(images, weight)
+    assert output[1][plain[1].isnan()].isnan().all()
+    assert output[0].isfinite().all()
+
+
+def test_antialiasing_averages_what_shrinking_would_skip():
+    stripes = torch.zeros(1, 1, 16, 16, dtype=torch.float64)
+    stripes[..., ::2] = 1  # at scale 0.25 plain sampling meets them unevenly, averaging sees grey
+    weight = torch.full((1, 1, 1, 1), 1.0, dtype=torch.float64)
+
+    def level(antialias):
+        output, winner = si_conv2d(stripes - 1, weight, scales=(1, 0.25), antialias=antialias, return_winner=True)
+        return output[winner == 1] + 1
+
+    assert (level(True) - 0.5).abs().max() < 0.07
+    plain = si_conv2d(stripes, weight, scales=(1, 2), antialias=False)
+    assert torch.equal(si_conv2d(stripes, weight, scales=(1, 2), antialias=True), plain)
+
+
+def test_results_repeat_bit_for_bit_under_deterministic_algorithms():
+    def step():
+        images, weight = random(2, 3, 13, 10, dtype=torch.float32), random(4, 3, 3, 5, dtype=torch.float32)
+        images.requires_grad_(), weight.requires_grad_()
+        output = si_conv2d(images, weight)
+        output.square().sum().backward()
+        return output, images.grad, weight.grad
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = step(), step()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
