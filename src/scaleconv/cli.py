@@ -157,7 +157,8 @@ def _report(error: Exception) -> int:
     usage = getattr(error, "format_message", None)
     known = isinstance(error, ValueError | OSError | ImportError)
     text = usage() if usage else str(error) if known else f"unforeseen {type(error).__name__}: {error}"
-    print("scaleconv:", " ".join(text.split()), file=sys.stderr)
+    # A group without a command answers with its help, the only message of more than one line.
+    print(text if text.startswith("Usage:") else f"scaleconv: {' '.join(text.split())}", file=sys.stderr)
     return 2 if usage or known else 1
 
 

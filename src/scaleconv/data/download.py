@@ -7,6 +7,7 @@ killed process leaves nothing that would be read later.
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from .atomic import atomic_path
 from .datasets import Dataset
@@ -30,7 +31,7 @@ def fetch_files(dataset: Dataset, part: str, folder: Path) -> None:
 
 def _fetch(dataset: Dataset, file: IdxFile, target: Path) -> None:
     try:
-        from pooch import HTTPDownloader
+        from pooch import HTTPDownloader  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         raise ImportError(
             f"{dataset.title} is not on this machine, and fetching it needs pooch: pip install 'scaleconv[download]', "
@@ -47,12 +48,20 @@ def _fetch(dataset: Dataset, file: IdxFile, target: Path) -> None:
                     raise ValueError(f"{url} was not sent as published, and no checksum vouches for it")
                 return
             except (OSError, ValueError) as error:
-                failures.append(f"{url}: {' '.join(str(error).split())[:160]}")
+                failures.append(f"{urlsplit(url).hostname}: {_reason(error)}")
         raise ConnectionError(
             f"could not download {target.name} from any of {len(failures)} mirrors ({'; '.join(failures)}): "
             "check the network, or name a directory that holds the files (--data-dir), "
             "or use the embedded digits (--dataset embedded)"
         )
+
+
+def _reason(error: Exception) -> str:
+    """In a few words: what requests says about a connection fills a screen."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"HTTP {response.status_code}"
+    return type(error).__name__ if isinstance(error, OSError) and error.errno is None else str(error)
 
 
 class _Progress:
@@ -63,7 +72,8 @@ class _Progress:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._bar = Progress(*columns, console=Console(file=sys.stderr))
+        console = Console(file=sys.stderr)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task(name, total=None)
 
     def __enter__(self) -> "_Progress":

@@ -11,7 +11,7 @@ from torch import Tensor
 from .atomic import atomic_path
 from .digits import Digits
 from .scaled import make_scaled
-from .scales import ScaleDistribution
+from .scales import ScaleDistribution, TruncatedNormal, Uniform
 from .sets import MNIST_SCALE
 
 ROWS = 10  # one for each class
@@ -87,7 +87,7 @@ def write_preview(
 
 def _steps(scales: ScaleDistribution) -> NDArray[np.float64]:
     """The factors of the columns: from one end of the distribution to the other."""
-    if hasattr(scales, "low"):
+    if isinstance(scales, Uniform | TruncatedNormal):
         return np.linspace(scales.low, scales.high, COLUMNS)
     return np.unique(scales.draw(COLUMNS, seed=0))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 CUBIC = -0.75  # PyTorch's
 STEP = 2.0**-22  # weights are multiples of this; see `make_scaled`
 SLACK = 1e-6  # forgives rounding where a scaled pixel meets the edge of the canvas
-CHUNK = 512  # digits at a time: bounds the memory, and does not change the result
+CHUNK = 4096  # digits at a time: bounds the memory, and does not change the result
 INTERPOLATIONS = ("bilinear", "bicubic")
 TRUNCATIONS = ("error", "allow")
 

@@ -92,7 +92,7 @@ class TruncatedNormal:
         levels = below + (above - below) * _unit(count, seed)
         drawn = [normal.inv_cdf(min(max(level, 1e-300), 1 - 2.0**-53)) for level in levels.tolist()]
         # Mathematics libraries may differ in the last bits of erf and log: 12 decimals are the same everywhere.
-        return np.round(np.clip(np.array(drawn, np.float64), self.low, self.high), 12)
+        return np.array(drawn, np.float64).clip(self.low, self.high).round(12)
 
     def __str__(self) -> str:
         return _text("normal", self.mean, self.std, self.low, self.high)

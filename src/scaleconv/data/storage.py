@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -80,8 +81,9 @@ def _seal(checksum: str, parameters: str) -> str:
 
 
 def _parameters(text: str) -> Parameters:
-    stored = json.loads(text)
+    stored: dict[str, Any] = json.loads(text)
     if set(stored) != {field.name for field in fields(Parameters)}:
         raise KeyError("its parameters are not those of this version")
-    # JSON knows lists only.
-    return Parameters(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
+    for name in ("checksums", "size"):
+        stored[name] = tuple(stored[name])  # JSON knows lists only
+    return Parameters(**stored)

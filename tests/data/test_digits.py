@@ -1,0 +1,219 @@
+"""Where digits come from, and that nothing but the right files is ever taken for them."""
+
+import gzip
+import hashlib
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from scaleconv.data import load_digits
+from scaleconv.data.datasets import FASHION, MNIST
+from scaleconv.data.digits import OtherDatasetError
+from scaleconv.data.idx import IdxFile, parse_idx
+from scaleconv.data.inventory import take_inventory
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text
+    assert ": " in text or ";" in text, f"no next step in: {text}"
+    return text
+
+
+def test_embedded_digits_are_the_mnist_test_digits(embedded):
+    assert embedded.images.shape == (10_000, 28, 28)
+    assert embedded.images.dtype == torch.uint8
+    assert embedded.labels.dtype == torch.int64
+    assert embedded.verified
+    # Facts published with MNIST: the first ten labels, and how many of each class there are.
+    assert embedded.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    assert embedded.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+def test_checksums_are_those_of_the_design():
+    assert [file.md5 for part in ("train", "test") for file in MNIST.files[part]] == [
+        "6bbc9ace898e44ae57da46a324031adb",
+        "a25bea736e30d166cdddb491f175f624",
+        "2646ac647ad5339dbf082846283269ea",
+        "27ae3e4e09519cfbb04c329615203637",
+    ]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("below", [".", "small"])
+def test_files_are_read_gzipped_or_not_from_either_folder(dataset, contents, tmp_path, packed, below):
+    place = tmp_path / "here" / below
+    place.mkdir(parents=True)
+    for name, data in contents.items():
+        (place / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(data) if packed else data)
+    digits = load_digits("small", "train", data_dir=tmp_path / "here")
+    expected = np.frombuffer(contents[IMAGES][16:], np.uint8).reshape(30, 7, 5)
+    assert np.array_equal(digits.images.numpy(), expected)
+    assert digits.labels.tolist() == list(contents[LABELS][8:])
+    assert digits.verified
+    assert len(load_digits("small", "test", data_dir=tmp_path / "here")) == 20
+
+
+def test_argument_then_variable_then_cache(dataset, folder, cache, tmp_path, monkeypatch):
+    (cache / "small").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    for path in folder.iterdir():
+        (cache / "small" / path.name).write_bytes(path.read_bytes())
+        (tmp_path / "other" / path.name).write_bytes(path.read_bytes())
+    assert load_digits("small").source == str(cache / "small")
+    monkeypatch.setenv("SCALECONV_DATA", str(tmp_path / "other"))
+    assert load_digits("small").source == str(tmp_path / "other")
+    assert load_digits("small", data_dir=folder).source == str(folder)
+
+
+def test_a_named_directory_is_never_passed_over(dataset, folder, cache, tmp_path, monkeypatch):
+    (cache / "small").mkdir(parents=True)
+    for path in folder.iterdir():
+        (cache / "small" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=f"no {IMAGES} and {LABELS}") as error:
+        load_digits("small", data_dir=tmp_path / "empty")
+    assert "--data-dir" in one_line(error)
+    monkeypatch.setenv("SCALECONV_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(NotADirectoryError, match="SCALECONV_DATA") as error:
+        load_digits("small")
+    one_line(error)
+
+
+def test_the_mnist_test_digits_need_no_download():
+    assert load_digits("mnist", "test").source == "the package"
+    with pytest.raises(FileNotFoundError, match="train-images") as error:
+        load_digits("mnist", "train", download=False)
+    one_line(error)
+
+
+def header(count, *sizes):
+    return struct.pack(f">BBBB{1 + len(sizes)}I", 0, 0, 8, 1 + len(sizes), count, *sizes)
+
+
+def damages(images, labels):
+    """What was done → what the file of the images holds, and what the message must say."""
+    packed = gzip.compress(images)
+    flipped = bytearray(images)
+    flipped[500] ^= 1
+    crc = bytearray(packed)
+    crc[-6] ^= 1
+    return {
+        "empty": (b"", "truncated"),
+        "header cut": (images[:9], "truncated"),
+        "cut": (images[:-1], "truncated"),
+        "gzip cut": (packed[:-20], "truncated"),
+        "too long": (images + b"\0", "longer than its header"),
+        "one bit flipped": (bytes(flipped), "corrupted.*MD5"),
+        "gzip damaged": (bytes(crc), "corrupted.*gzip"),
+        "gzip header only": (packed[:4], "truncated"),
+        "gzip body is noise": (packed[:10] + b"\xff" * 60, "corrupted.*gzip"),
+        "swapped": (labels, "holds labels, not images"),
+        "another count": (header(20, 7, 5) + images[16 : 16 + 20 * 35], "holds 20 images, not 30"),
+        "another size": (header(30, 5, 7) + images[16:], "images of 5×7, not 7×5"),
+        "a web page": (b"<!DOCTYPE html><html>not found</html>", "not an IDX file"),
+        "16-bit values": (b"\0\0\x0b\x03" + images[4:], "not an IDX file"),
+    }
+
+
+@pytest.mark.parametrize("damage", list(damages(b"\0" * 1066, b"")))
+def test_a_damaged_file_is_refused_in_one_line(dataset, folder, contents, damage):
+    data, message = damages(contents[IMAGES], contents[LABELS])[damage]
+    (folder / f"{IMAGES}.gz").unlink()
+    (folder / IMAGES).write_bytes(data)
+    with pytest.raises(ValueError, match=message) as error:
+        load_digits("small", data_dir=folder)
+    assert IMAGES in one_line(error)
+
+
+def test_images_in_place_of_labels_are_refused(dataset, folder, contents):
+    (folder / f"{LABELS}.gz").write_bytes(gzip.compress(contents[IMAGES]))
+    with pytest.raises(ValueError, match=r"holds images, not labels.*swapped") as error:
+        load_digits("small", data_dir=folder)
+    one_line(error)
+
+
+def test_a_label_above_9_is_refused():
+    data = header(3) + bytes([0, 9, 10])
+    with pytest.raises(ValueError, match="label 10"):
+        parse_idx(data, "labels", IdxFile("labels", (3,)))
+
+
+def test_one_missing_file_is_named(dataset, folder):
+    (folder / f"{LABELS}.gz").unlink()
+    with pytest.raises(FileNotFoundError, match=f"no {LABELS} ") as error:
+        load_digits("small", data_dir=folder)
+    assert IMAGES not in one_line(error)
+
+
+@pytest.mark.parametrize("call", ["is_file", "read_bytes"])
+def test_an_unreadable_directory_or_file_is_refused_in_one_line(dataset, folder, monkeypatch, call):
+    # The system's answer is given by hand: it refuses the administrator nothing, and tests may run as one.
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, call, refuse)
+    with pytest.raises(PermissionError, match=r"Permission denied.*check") as error:
+        load_digits("small", data_dir=folder)
+    one_line(error)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match=r"`dataset` .='cifar'."):
+        load_digits("cifar")
+    with pytest.raises(ValueError, match=r"`part` .='validation'."):
+        load_digits("mnist", "validation")
+    with pytest.raises(ValueError, match=r"`part` .='train'. is not in the embedded"):
+        load_digits("embedded", "train")
+
+
+def test_fashion_is_vouched_for_by_the_checksum_of_its_gzipped_files():
+    data = gzip.compress(header(2) + bytes([3, 4]))
+    published = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    file = IdxFile("labels", (2,), packed_md5=published)
+    assert parse_idx(data, "labels", file).verified
+    assert not parse_idx(gzip.decompress(data), "labels", file).verified  # right shape, but nobody published its MD5
+    with pytest.raises(ValueError, match="corrupted"):
+        parse_idx(data, "labels", IdxFile("labels", (2,), packed_md5="0" * 32))
+    assert all(file.packed_md5 and not file.md5 for pair in FASHION.files.values() for file in pair)
+
+
+@pytest.fixture
+def mnist_test_files(tmp_path):
+    """The test files of MNIST, from the package, in a directory."""
+    import scaleconv.data
+
+    place = tmp_path / "mnist-files"
+    place.mkdir()
+    for path in (Path(scaleconv.data.__file__).parent / "mnist").glob("*.gz"):
+        (place / path.name).write_bytes(path.read_bytes())
+    return place
+
+
+def test_good_files_of_another_data_set_are_not_called_corrupted(mnist_test_files):
+    with pytest.raises(OtherDatasetError, match="file of MNIST, not the one of Fashion-MNIST") as error:
+        load_digits("fashion", "test", data_dir=mnist_test_files)
+    assert "delete" not in one_line(error)
+
+
+def test_inventory_tells_what_is_there_and_what_is_not(mnist_test_files):
+    entries = {(entry.dataset, entry.part): entry for entry in take_inventory(mnist_test_files)}
+    assert entries["embedded", "test"].count == 10_000
+    assert entries["mnist", "test"].count == 10_000
+    assert entries["mnist", "test"].source == str(mnist_test_files)
+    assert "agree" in entries["mnist", "test"].checksums
+    for absent in (("mnist", "train"), ("fashion", "train"), ("fashion", "test")):
+        assert entries[absent].count == 0
+        assert entries[absent].source.startswith("not in")
+
+
+def test_inventory_reports_a_damaged_file_and_goes_on(mnist_test_files):
+    (mnist_test_files / "t10k-labels-idx1-ubyte.gz").write_bytes(b"noise")
+    entries = {(entry.dataset, entry.part): entry for entry in take_inventory(mnist_test_files)}
+    assert "not an IDX file" in entries["mnist", "test"].source
+    assert ("fashion", "test") in entries

@@ -1,0 +1,164 @@
+"""Downloads from a server of our own: mirrors, checks, and what a failure or a killed process leaves behind."""
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from scaleconv.data import datasets, load_digits
+
+pytest.importorskip("pooch", reason="needs the extra `download`")
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
+@pytest.fixture
+def server(contents):
+    """A server whose folders misbehave each in its own way; `asked` lists the paths requested."""
+    release = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        asked: list[str] = []  # noqa: RUF012
+
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            self.asked.append(self.path)
+            _, kind, name = self.path.split("/")
+            data = gzip.compress(contents[name.removesuffix(".gz")], mtime=0)
+            if kind == "missing":
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(1 << 20 if kind == "slow" else len(data)))
+            self.end_headers()
+            if kind == "good":
+                self.wfile.write(data)
+            elif kind == "cut":
+                self.wfile.write(data[: len(data) // 2])
+            elif kind == "noise":
+                self.wfile.write(bytes(len(data)))
+            elif kind == "slow":
+                self.wfile.write(data + bytes(1 << 18))  # enough for the first blocks to reach the disk
+                self.wfile.flush()
+                release.wait(20)
+
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    running.daemon_threads = True
+    thread = threading.Thread(target=running.serve_forever, args=(0.02,))
+    thread.start()
+    running.address = f"http://127.0.0.1:{running.server_port}"
+    running.asked = Handler.asked
+    yield running
+    release.set()
+    running.shutdown()
+    running.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def mirrored(dataset, server, monkeypatch):
+    def use(*kinds):
+        mirrors = tuple(f"{server.address}/{kind}/" for kind in kinds)
+        monkeypatch.setitem(datasets.DATASETS, "small", replace(dataset, mirrors=mirrors))
+
+    return use
+
+
+def files(path):
+    return sorted(file.name for file in path.rglob("*") if file.is_file())
+
+
+def test_the_next_mirror_is_tried_until_one_gives_the_right_file(mirrored, server, cache):
+    mirrored("missing", "cut", "noise", "good")
+    digits = load_digits("small")
+    assert len(digits) == 30
+    assert digits.source == str(cache / "small")
+    assert files(cache) == [f"{IMAGES}.gz", f"{LABELS}.gz"]
+    assert [path.split("/")[1] for path in server.asked] == ["missing", "cut", "noise", "good"] * 2
+    server.asked.clear()
+    assert len(load_digits("small")) == 30
+    assert server.asked == []
+
+
+def test_when_no_mirror_has_it_nothing_is_left(mirrored, cache):
+    mirrored("missing", "cut", "noise")
+    with pytest.raises(ConnectionError, match="any of 3 mirrors") as error:
+        load_digits("small")
+    assert "HTTP 404" in str(error.value)
+    assert "--data-dir" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert files(cache) == []
+
+
+def test_without_a_network_the_message_says_what_to_do(dataset, monkeypatch, cache):
+    unreachable = replace(dataset, mirrors=("http://127.0.0.1:9/",))  # nobody listens on the discard port
+    monkeypatch.setitem(datasets.DATASETS, "small", unreachable)
+    with pytest.raises(ConnectionError, match="check the network") as error:
+        load_digits("small")
+    assert "\n" not in str(error.value)
+    assert files(cache) == []
+
+
+def test_without_pooch_the_message_names_the_extra(dataset, monkeypatch, cache):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(ImportError, match=r"pip install 'scaleconv\[download\]'"):
+        load_digits("small")
+    assert files(cache) == []
+
+
+def test_a_cache_that_cannot_be_written_is_refused_in_one_line(mirrored, cache):
+    mirrored("good")
+    cache.write_text("a file where the directory should be")
+    with pytest.raises(OSError, match="cannot write") as error:
+        load_digits("small")
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_no_checksum_vouches_for_is_not_kept(mirrored, dataset, server, monkeypatch, cache):
+    unpublished = {part: tuple(replace(file, md5=None) for file in pair) for part, pair in dataset.files.items()}
+    changed = replace(dataset, files=unpublished, mirrors=(f"{server.address}/good/",))
+    monkeypatch.setitem(datasets.DATASETS, "small", changed)
+    with pytest.raises(ConnectionError, match="no checksum vouches"):
+        load_digits("small")
+    assert files(cache) == []
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from scaleconv.data.datasets import Dataset
+from scaleconv.data.download import fetch_files
+from scaleconv.data.idx import IdxFile
+
+files = (IdxFile("train-images-idx3-ubyte", (30, 7, 5)), IdxFile("train-labels-idx1-ubyte", (30,)))
+fetch_files(Dataset("small", "Small", {"train": files}, (sys.argv[1],), ()), "train", Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+def test_a_killed_download_leaves_nothing_that_is_read_later(mirrored, server, cache):
+    arguments = [sys.executable, "-c", KILLED, f"{server.address}/slow/", str(cache / "small")]
+    process = subprocess.Popen(arguments)
+    try:
+        deadline = time.monotonic() + 30
+        while not [path for path in cache.rglob("*.part") if path.stat().st_size]:
+            assert process.poll() is None, "the download ended by itself"
+            assert time.monotonic() < deadline, "the download never began"
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert [name for name in files(cache) if not name.endswith(".part")] == []
+    with pytest.raises(FileNotFoundError):
+        load_digits("small", download=False)
+    mirrored("good")
+    assert len(load_digits("small")) == 30

@@ -1,0 +1,102 @@
+"""The folds and splits: counts, classes, and that no digit ever trains and tests."""
+
+import itertools
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+
+from scaleconv.data import make_folds, make_split, paper_folds, reduced_folds
+
+LABELS = torch.arange(60_000) % 10
+
+
+def disjoint(split):
+    return not set(split.train.tolist()) & set(split.test.tolist())
+
+
+def test_the_papers_folds_train_on_one_set_and_test_on_the_others():
+    folds = paper_folds(LABELS)
+    assert len(folds) == 6
+    for k, fold in enumerate(folds):
+        assert fold.train.tolist() == list(range(10_000 * k, 10_000 * (k + 1)))
+        assert sorted(fold.train.tolist() + fold.test.tolist()) == list(range(60_000))
+        assert (len(fold.train), len(fold.test)) == (10_000, 50_000)
+        assert disjoint(fold)
+
+
+def test_the_papers_folds_are_of_60000_digits_only(embedded):
+    with pytest.raises(ValueError, match=r"of 10000 digits.*reduced_folds"):
+        paper_folds(embedded.labels)
+
+
+def test_the_reduced_folds_are_the_same_at_a_tenth(embedded):
+    folds = reduced_folds(embedded.labels)
+    trained = torch.cat([fold.train for fold in folds])
+    assert len(folds) == 6
+    assert len(trained.unique()) == len(trained) == 6000
+    for fold in folds:
+        assert (len(fold.train), len(fold.test)) == (1000, 5000)
+        assert disjoint(fold)
+        assert set(fold.test.tolist()) == set(trained.tolist()) - set(fold.train.tolist())
+        assert len(embedded.labels[fold.train].unique()) == 10
+        # The halves of the file differ in difficulty; every set draws from both.
+        assert 400 < int((fold.train < 5000).sum()) < 600
+    again = reduced_folds(embedded.labels)
+    assert all(torch.equal(a.train, b.train) for a, b in zip(folds, again, strict=True))
+    assert folds[0].train[:5].tolist() == [2, 3, 11, 13, 20]
+
+
+def test_a_split_has_ten_thousand_of_each_by_default():
+    split = make_split(LABELS)
+    assert (len(split.train.unique()), len(split.test.unique())) == (10_000, 10_000)
+    assert disjoint(split)
+    assert not torch.equal(make_split(LABELS, seed=1).test, split.test)
+
+
+def test_training_sets_of_a_seed_are_nested_and_share_their_test_digits():
+    splits = [make_split(LABELS, train, 10_000, seed=3) for train in (1000, 10_000, 50_000)]
+    for smaller, larger in itertools.pairwise(splits):
+        assert set(smaller.train.tolist()) < set(larger.train.tolist())
+        assert torch.equal(smaller.test, larger.test)
+
+
+@given(st.integers(2, 7), st.integers(40, 60), st.integers(0, 30), st.none() | st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_any_folds_use_each_digit_once_to_train(count, size, spare, seed):
+    labels = torch.arange(count * size + spare) % 10
+    try:
+        folds = make_folds(labels, size, count=count, seed=seed)
+    except ValueError as error:
+        assert "leave class" in str(error)  # noqa: PT017 - a rare shuffle may leave a class out, and must say so
+        assert seed is not None
+        return
+    trained = sorted(index for fold in folds for index in fold.train.tolist())
+    assert len(set(trained)) == len(trained) == count * size
+    for fold in folds:
+        assert disjoint(fold)
+        assert sorted(fold.train.tolist() + fold.test.tolist()) == trained
+
+
+def test_a_class_that_is_missing_is_named():
+    with pytest.raises(ValueError, match="class 9 out of the train"):
+        make_folds(torch.arange(600) % 9, 100)
+    with pytest.raises(ValueError, match="class 0 out of the test"):
+        make_split(torch.arange(600) % 10, 500, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_folds(LABELS, 10_001), "must be of at least 60006"),
+        (lambda: make_folds(LABELS, 100, count=1), "`count` .=1."),
+        (lambda: make_folds(LABELS, 0), "`size` .=0."),
+        (lambda: make_folds(LABELS.reshape(2, -1), 10), "`labels` .of shape .2, 30000.."),
+        (lambda: make_split(LABELS, 50_001, 10_000), "must be of at least 60001"),
+        (lambda: make_split(LABELS, 0), "`train` .=0."),
+    ],
+)
+def test_arguments_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,150 @@
+"""The command: what it prints, what it writes, and one line with an exit code for everything that goes wrong."""
+
+import subprocess
+import sys
+
+import pytest
+
+from scaleconv import cli
+from scaleconv.data import embedded_digits, make_set, read_set
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run the command in an empty directory with an empty cache: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCALECONV_DATA", raising=False)
+    monkeypatch.delenv("SCALECONV_TRACEBACK", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda *_, **__: str(tmp_path / "cache"))
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(argument) for argument in arguments])
+        return end.value.code, *capsys.readouterr()
+
+    return call
+
+
+def refused(result, *words):
+    code, output, errors = result
+    assert code == 2
+    assert output == ""
+    assert errors.count("\n") == 1, errors
+    assert errors.startswith("scaleconv: ")
+    for word in words:
+        assert word in errors
+
+
+def test_make_writes_the_set_that_the_library_makes(run, tmp_path):
+    code, output, errors = run("data", "make", "set.safetensors", "--dataset", "embedded")
+    expected = make_set(embedded_digits())
+    assert (code, errors) == (0, "")
+    assert expected.checksum() in output
+    stored = read_set(tmp_path / "set.safetensors")
+    assert stored.checksum() == expected.checksum()
+    assert stored.parameters == expected.parameters
+
+    code, output, errors = run("data", "info", "set.safetensors")
+    assert (code, errors) == (0, "")
+    assert expected.checksum() in output
+    assert "scales: uniform:0.3,1\n" in output
+
+
+def test_every_option_of_make_reaches_the_set(run, tmp_path):
+    options = "--scales normal:1,0.24,0.4,1.6 --size 40 --seed 3 --interpolation bicubic --antialias --truncate allow"
+    code, _, errors = run("data", "make", "s.safetensors", "--dataset", "embedded", "--part", "test", *options.split())
+    assert code == 0
+    assert "foreground" in errors
+    assert read_set(tmp_path / "s.safetensors").parameters.as_dict() == {
+        "dataset": "embedded",
+        "part": "test",
+        "checksums": ("2646ac647ad5339dbf082846283269ea", "27ae3e4e09519cfbb04c329615203637"),
+        "scales": "normal:1,0.24,0.4,1.6",
+        "seed": 3,
+        "size": (40, 40),
+        "interpolation": "bicubic",
+        "antialias": True,
+        "truncate": "allow",
+    }
+
+
+def test_info_tells_what_is_there_and_what_is_missing(run, tmp_path):
+    code, output, errors = run("data", "info")
+    assert (code, errors) == (0, "")
+    lines = {tuple(line.split()[:2]): line for line in output.splitlines()}
+    assert "10000" in lines["embedded", "test"]
+    assert "892 … 1135" in lines["embedded", "test"]
+    assert "2646ac647ad5339dbf082846283269ea 27ae3e4e09519cfbb04c329615203637 (agree)" in lines["embedded", "test"]
+    assert "not in" in lines["mnist", "train"]
+    assert "not in" in lines["fashion", "test"]
+
+
+def test_preview_draws(run, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra `figures`")
+    code, output, errors = run("data", "preview", "sheet.png")
+    assert (code, output, errors) == (0, "sheet.png\n", "")
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path):
+    make = ("data", "make", "set.safetensors", "--dataset", "embedded")
+    refused(run("data", "make", "set.npy"), "`path` (=set.npy) must end in .safetensors")
+    refused(run(*make, "--scales", "gamma:1"), "`scales` (='gamma:1')", "uniform:LOW,HIGH")
+    refused(run(*make, "--scales", "fixed:1.6", "--size", "40"), "digit", "at scale 1.6", "44×44", "truncate='allow'")
+    refused(run(*make, "--interpolation", "nearest"), "`interpolation` (='nearest')")
+    refused(run(*make, "--seed", "-1"), "`seed` (=-1)")
+    refused(run(*make, "--size", "large"), "--size")
+    refused(run(*make, "--size", "0"), "`size` (=0)")
+    refused(run(*make, "--colour", "red"), "--colour")
+    refused(run("data", "make", "set.safetensors", "--dataset", "cifar"), "`dataset` (='cifar')")
+    refused(run("data", "make", "set.safetensors", "--data-dir", "nowhere"), "`data_dir` (=nowhere)")
+    refused(run("data", "make", "set.safetensors", "--data-dir", "."), "train-images-idx3-ubyte", "--dataset embedded")
+    refused(run("data", "info", "nothing.safetensors"), "cannot read nothing.safetensors")
+    refused(run("data", "nonsense"), "nonsense")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_extra_is_one_line_that_names_it(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    refused(run("data", "make", "set.safetensors"), "pip install 'scaleconv[download]'")
+    refused(run("data", "preview", "sheet.png"), "pip install 'scaleconv[figures]'")
+
+
+def test_interruption_is_130(run, monkeypatch, tmp_path):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scaleconv.data.make_set", interrupt)
+    code, output, errors = run("data", "make", "set.safetensors", "--dataset", "embedded")
+    assert (code, output) == (130, "")
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_not_foreseen_is_one_line_too_unless_asked(run, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("out of\nluck")
+
+    monkeypatch.setattr("scaleconv.data.make_set", fail)
+    arguments = ("data", "make", "set.safetensors", "--dataset", "embedded")
+    assert run(*arguments) == (1, "", "scaleconv: unforeseen RuntimeError: out of luck\n")
+    monkeypatch.setenv("SCALECONV_TRACEBACK", "1")
+    with pytest.raises(RuntimeError, match="luck"):
+        cli.main(list(arguments))
+
+
+@pytest.mark.parametrize("arguments", [(), ("data",), ("--help",), ("data", "make", "--help")])
+def test_help_is_given_for_the_asking(run, arguments):
+    code, output, errors = run(*arguments)
+    assert code == (0 if "--help" in arguments else 2)
+    assert (output or errors).startswith("Usage: scaleconv")
+
+
+def test_a_reader_that_leaves_is_no_error():
+    code = "from scaleconv.cli import main; main(['data', 'info'])"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
