@@ -23,11 +23,11 @@ def test_one_level_by_hand():
     cost = macs((3, 2, 4, 5), (7, 2, 3, 3), scales=(1, 2))
     plain = 7 * 2 * 9 * 2 * 3
     assert cost.direct.convolution == 3 * (plain + 7 * 2 * 9 * 6 * 8)
-    transform = 2 * (4 * 5 * 10 + 8 * 4 * 10)
-    align = 7 * (6 * 8 * 3 + 2 * 6 * 3)
+    transform = 2 * (8 * 4 * 5 + 8 * 5 * 10)
+    align = 7 * (2 * 6 * 8 + 2 * 8 * 3)
     assert cost.direct.resampling == 3 * (transform + align)
     assert cost.patches.convolution == 3 * 2 * plain
-    assert cost.patches.resampling == 3 * 2 * (4 * 5 * 9 + 6 * 4 * 9)
+    assert cost.patches.resampling == 3 * 2 * (6 * 4 * 5 + 6 * 5 * 9)
 
 
 def test_the_chosen_order_is_never_dearer():

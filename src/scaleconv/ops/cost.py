@@ -81,8 +81,8 @@ def _convolution(signature: Signature, positions: tuple[int, int]) -> int:
 
 
 def _product(sampled: tuple[int, int], size: tuple[int, int], channels: int) -> int:
-    """Operations that resample `channels` maps of the given size, columns first."""
-    return channels * sampled[1] * size[0] * (size[1] + sampled[0])
+    """Operations that resample `channels` maps of the given size, rows first."""
+    return channels * sampled[0] * size[1] * (size[0] + sampled[1])
 
 
 def macs(

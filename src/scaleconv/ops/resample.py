@@ -50,5 +50,13 @@ def patch_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Resample images (..., H, W) with one matrix for each axis, rows (h, H) and columns (w, W): (..., h, w)."""
-    return rows @ (images @ columns.mT)
+    """Resample images (N, C, H, W) with one matrix for each axis, rows (h, H) and columns (w, W): (N, C, h, w).
+
+    Several channels are resampled side by side, as they lie in a channels_last image, which is several times faster
+    than one by one.
+    """
+    if images.shape[1] == 1:
+        return torch.matmul(rows @ images, columns.mT)
+    pixels = images.permute(0, 2, 3, 1)  # (N, H, W, C)
+    lines = (rows @ pixels.flatten(2)).unflatten(2, pixels.shape[2:])  # (N, h, W, C)
+    return torch.matmul(columns, lines).permute(0, 3, 1, 2)

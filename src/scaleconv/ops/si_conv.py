@@ -136,14 +136,28 @@ def si_conv2d(
         input.device,
     )
     images = input if input.ndim == 4 else input.unsqueeze(0)
-    output, winner = _SIConv2d.apply(images, weight, bias, levels, groups)
+    if len(levels) == 1:  # only the identity takes part
+        output = _respond(levels[0], images, weight, bias, groups)
+        place = torch.zeros_like(output, dtype=torch.uint8)
+    else:
+        output, place = _SIConv2d.apply(images, weight, bias, levels, groups)
+        if not (_is_channels_last(input) or _is_channels_last(weight)):
+            output = output.contiguous()
     if input.ndim == 3:
-        output, winner = output.squeeze(0), winner.squeeze(0)
-    return (output, winner) if return_winner else output
+        output, place = output.squeeze(0), place.squeeze(0)
+    if not return_winner:
+        return output
+    indices = torch.tensor([level.index for level in levels], dtype=torch.uint8, device=input.device)
+    return output, indices[place.int()]
 
 
 class _SIConv2d(torch.autograd.Function):
-    """Keeps the input, the weight and one winner byte per output; the backward pass samples the levels again."""
+    """The maximum over the levels, and for each output the place in `levels` of the one it came from.
+
+    Keeps the input, the weight and that one byte per output; the backward pass samples the levels again. Works on
+    channels_last copies, in which sampling and convolving are faster. Arithmetic on whole tensors stands where a
+    `where` or `masked_fill` would read better: on the CPU those take many times as long.
+    """
 
     generate_vmap_rule = True
 
@@ -151,15 +165,15 @@ class _SIConv2d(torch.autograd.Function):
     def forward(
         input: Tensor, weight: Tensor, bias: Tensor | None, levels: tuple[LevelMap, ...], groups: int
     ) -> tuple[Tensor, Tensor]:
-        identity, *others = levels
-        output = _respond(identity, input, weight, bias, groups)  # (N, M, H0, W0)
-        winner = torch.full_like(output, identity.index, dtype=torch.uint8)
-        for level in others:
+        input, weight = _channels_last(input), _channels_last(weight)
+        output = _respond(levels[0], input, weight, bias, groups)  # (N, M, H0, W0)
+        winner = torch.zeros_like(output, dtype=torch.uint8)
+        for place, level in enumerate(levels[1:], start=1):
             aligned = _respond(level, input, weight, bias, groups)
             best = output[..., level.rows, level.columns]
             wins = aligned >= best if level.wins_ties else aligned > best
-            winner[..., level.rows, level.columns].masked_fill_(wins, level.index)
-            best.clamp_min_(aligned)
+            winner[..., level.rows, level.columns].clamp_min_(wins.to(torch.uint8) * place)
+            best.clamp_min_(aligned)  # keeps a NaN from either side
         return output, winner
 
     @staticmethod
@@ -172,11 +186,12 @@ class _SIConv2d(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, winner = ctx.saved_tensors
+        input, weight, grad = _channels_last(input), _channels_last(weight), _channels_last(grad)
         needed = (ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2])
         totals: list[Tensor | None] = [None, None, None]
-        for level in ctx.levels:
-            won = winner[..., level.rows, level.columns] == level.index
-            share = torch.where(won, grad[..., level.rows, level.columns], 0)
+        for place, level in enumerate(ctx.levels):
+            region = (..., level.rows, level.columns)
+            share = grad[region] * (winner[region] == place)
             grads = _respond_backward(level, share, input, weight, ctx.groups, needed)
             totals = [a if b is None else b if a is None else a + b for a, b in zip(totals, grads, strict=True)]
         return *totals, None, None
@@ -207,6 +222,15 @@ def _respond_backward(
         if level.sample:
             grad_sampled = resample(grad_sampled, *(matrix.mT for matrix in level.sample))
     return [grad_sampled if needed[0] else None, grad_weight if needed[1] else None, grad_bias if needed[2] else None]
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    """A channels_last copy, made by permutation because `vmap` knows no memory formats."""
+    return tensor.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    return tensor.ndim == 4 and tensor.stride(1) == 1 < tensor.shape[1]
 
 
 def _sample(level: LevelMap, input: Tensor) -> Tensor:
