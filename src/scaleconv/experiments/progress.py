@@ -1,0 +1,50 @@
+"""Live progress of an experiment on a terminal; silent anywhere else."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ..models import TITLES
+from .records import Epoch
+
+
+class Board:
+    """A line per run (epoch, loss, error, rate, time left); is a `Watcher`.
+
+    On what is no terminal it prints nothing.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.tasks: dict[tuple[str, int], TaskID] = {}
+
+    def __enter__(self) -> "Board":
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def begin(self, model: str, fold: int, epochs: int, done: int) -> None:
+        task = self.progress.add_task(f"{TITLES[model]}, fold {fold}", total=epochs, completed=done, figures="")
+        self.tasks[model, fold] = task
+
+    def epoch(self, model: str, fold: int, entry: Epoch) -> None:
+        error = "" if entry.test_error is None else f"  error {entry.test_error:5.2f} %"
+        rate = f"  {1 / entry.seconds:.2g} epochs/s" if entry.seconds >= 1e-9 else ""
+        figures = f"loss {entry.train_loss:.4f}{error}{rate}"
+        self.progress.update(self.tasks[model, fold], completed=entry.epoch, figures=figures)
+
+    def skip(self, model: str, fold: int, epochs: int) -> None:
+        self.progress.add_task(
+            f"{TITLES[model]}, fold {fold}", total=epochs, completed=epochs, figures="finished before"
+        )

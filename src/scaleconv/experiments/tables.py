@@ -1,0 +1,111 @@
+"""Tables from records: one row per method, ours beside the paper's numbers. No number is typed in here."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..metrics import Summary, relative_reduction, sign_flip_test, summarise
+from ..models import TITLES
+from .config import Experiment
+from .records import Record
+
+PAPER_TITLES = {"rbm": "RBM", "si_rbm": "Scale-invariant RBM", **TITLES}
+HEADER = ("method", "paper", "ours", "n", "under {}", "p")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method: what the paper reports, what the records say, and how it compares with the baseline.
+
+    Attributes:
+        paper: mean, and standard deviation if the paper gives one; empty if it does not have the method.
+        ours: over the records; None if there are none.
+        reduction: percent under the baseline, over the folds both have; None for the baseline itself.
+        p: of the paired differences to the baseline.
+    """
+
+    model: str
+    paper: tuple[float, ...]
+    ours: Summary | None
+    reduction: float | None
+    p: float | None
+
+    @property
+    def title(self) -> str:
+        return PAPER_TITLES.get(self.model, self.model)
+
+
+def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
+    """Rows in the order of the paper's table, then the methods it does not have."""
+    errors: dict[str, dict[tuple[int, int], float]] = {}
+    for record in records:
+        errors.setdefault(record.model, {})[record.fold, record.seed] = record.test_error
+    rows = []
+    for model in [*PAPER_TITLES, *sorted(set(errors) - set(PAPER_TITLES))]:
+        if model not in paper and model not in errors:
+            continue
+        ours = errors.get(model, {})
+        pairs = [(value, errors[baseline][run]) for run, value in ours.items() if run in errors.get(baseline, {})]
+        compared = model != baseline and bool(pairs)
+        rows.append(
+            Row(
+                model=model,
+                paper=paper.get(model, ()),
+                ours=summarise(list(ours.values())) if ours else None,
+                reduction=relative_reduction(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if compared else None,
+                p=sign_flip_test([a - b for a, b in pairs]) if compared else None,
+            )
+        )
+    return rows
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as text, in the order of `HEADER`."""
+    paper = " ± ".join(f"{value:.2f}" for value in row.paper) if row.paper else "–"
+    if row.ours is None:
+        return row.title, paper, "–", "0", "–", "–"
+    spread = f" ± {row.ours.std:.2f}" if row.ours.std is not None else ""
+    reduction = "–" if row.reduction is None else f"{row.reduction:.1f} %"
+    p = "–" if row.p is None else f"{row.p:.3f}"
+    return row.title, paper, f"{row.ours.mean:.2f}{spread}", str(row.ours.n), reduction, p
+
+
+def header(experiment: Experiment) -> tuple[str, ...]:
+    return tuple(name.format(PAPER_TITLES[experiment.baseline]) for name in HEADER)
+
+
+def markdown(rows: Sequence[Row], experiment: Experiment, notes: Sequence[str]) -> str:
+    """The table as Markdown, under its title."""
+    lines = [f"# {experiment.title}", "", _line(header(experiment)), _line(["---"] * len(HEADER))]
+    lines += [_line(cells(row)) for row in rows]
+    return "\n".join([*lines, "", *notes, ""])
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    """The table as CSV, unrounded."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["model", "paper_mean", "paper_std", "mean", "std", "n", "reduction_percent", "p"])
+    for row in rows:
+        ours = (row.ours.mean, row.ours.std, row.ours.n) if row.ours else (None, None, 0)
+        writer.writerow([row.model, *(*row.paper, None, None)[:2], *ours, row.reduction, row.p])
+    return stream.getvalue()
+
+
+def footnotes(records: Sequence[Record]) -> list[str]:
+    """How the numbers came about, from the records."""
+    if not records:
+        return ["No records yet."]
+    epochs = sorted({len(record.history) for record in records})
+    devices = sorted({str(record.environment["device"]) for record in records})
+    data = sorted({f"{r.config['data']['train']} {r.config['data']['dataset']} digits" for r in records})
+    return [
+        "Test error in percent, mean ± standard deviation over folds; p of an exact paired sign-flip test.",
+        f"Trained on {' / '.join(data)} for {' / '.join(map(str, epochs))} epochs, on {' / '.join(devices)}.",
+        "A dash under “ours” is a method with no records here; the paper's number is shown alone.",
+    ]
+
+
+def _line(items: Sequence[str]) -> str:
+    return f"| {' | '.join(items)} |"

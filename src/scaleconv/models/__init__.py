@@ -1,0 +1,34 @@
+"""The networks of the paper and those it is compared with, and their names in configurations and records."""
+
+from collections.abc import Iterable
+from functools import partial
+
+from torch import nn
+
+from ..nn import SIConv2d
+from ..ops.signature import DEFAULT_SCALES
+from .convnet import PAPER, ConvNet, Shape
+from .pyramid import HierarchicalConvNet, PyramidEnsemble
+
+TITLES = {
+    "convnet": "ConvNet",
+    "hierarchical": "Hierarchical ConvNet",
+    "si_convnet": "SI-ConvNet",
+    "ensemble": "Input-pyramid ensemble",
+}
+
+
+def make_model(name: str, shape: Shape = PAPER, scales: Iterable[float] = DEFAULT_SCALES) -> nn.Module:
+    """Make a network by its name in `TITLES`; `scales` matter to all but the ConvNet."""
+    if name == "convnet":
+        return ConvNet(shape=shape)
+    if name == "si_convnet":
+        return ConvNet(partial(SIConv2d, scales=tuple(scales)), shape)
+    if name == "hierarchical":
+        return HierarchicalConvNet(shape=shape, scales=scales)
+    if name == "ensemble":
+        return PyramidEnsemble(shape=shape, scales=scales)
+    raise ValueError(f"`name` must be one of {', '.join(TITLES)}, got {name!r}")
+
+
+__all__ = ["TITLES", "ConvNet", "HierarchicalConvNet", "PyramidEnsemble", "Shape", "make_model"]

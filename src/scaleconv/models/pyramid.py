@@ -1,0 +1,111 @@
+"""Networks that meet scale at the input, not in every layer: the hierarchical ConvNet and the input-pyramid ensemble.
+
+Both run one network with shared weights on an image pyramid; they differ in what becomes of the results. The rescaling
+is that of the layer, as fixed matrices for square images of one size.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..ops.geometry import Axis
+from ..ops.resample import resample, sampling_matrix, transform_matrix
+from ..ops.signature import DEFAULT_SCALES, check_scales
+from .convnet import PAPER, ConvNet, Convolution, Shape, initialise, last_map, make_classifier, make_stages
+
+
+class HierarchicalConvNet(nn.Module):
+    """The multi-scale network of Farabet et al.: the stages at every scale, the results side by side.
+
+    Every level of the pyramid goes through the same two stages at its own size; each result is resized to that of
+    scale 1 and all are concatenated before the fully connected layers, which so have as many times the inputs as there
+    are scales.
+
+    Deviation: Farabet et al. take a Laplacian pyramid of three octaves; like the paper, this takes the scales of the
+    network it is compared with.
+
+    Args:
+        conv, shape: as for `ConvNet`.
+        scales: of the pyramid, 1 among them.
+    """
+
+    def __init__(
+        self,
+        conv: Convolution = nn.Conv2d,
+        shape: Shape = PAPER,
+        *,
+        scales: Iterable[float] = DEFAULT_SCALES,
+    ) -> None:
+        super().__init__()
+        self.scales = check_scales(scales)
+        target = last_map(shape.size, shape.kernel)
+        axis = Axis(shape.size, kernel=1, stride=1, padding=(0, 0), dilation=1)
+        for index, scale in enumerate(self.scales):
+            level = axis.level(scale)
+            if level is None:
+                raise ValueError(f"`scales` must leave at least a pixel of `size` (={shape.size}), got {scale}")
+            self._keep(f"transform_{index}", transform_matrix(axis, level))
+            self._keep(f"resize_{index}", _resize_matrix(last_map(level.size, shape.kernel), target))
+        self.stages = make_stages(conv, shape)
+        self.classifier = make_classifier(len(self.scales) * shape.maps[1] * target**2, shape)
+        initialise(self)
+
+    def _keep(self, name: str, matrix: Tensor) -> None:
+        self.register_buffer(name, matrix.float(), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = []
+        for index, scale in enumerate(self.scales):
+            transform, resize = (getattr(self, f"{name}_{index}").to(images.dtype) for name in ("transform", "resize"))
+            level = images if scale == 1 else resample(images, transform, transform)
+            response = self.stages(level)  # (N, M, h, h)
+            features.append(resample(response, resize, resize).flatten(1))
+        logits: Tensor = self.classifier(torch.cat(features, dim=1))
+        return logits
+
+
+class PyramidEnsemble(nn.Module):
+    """The ConvNet at every scale of the input, its class scores pooled over scale.
+
+    Each level is the image rescaled about its centre on a canvas of the same size: enlarged ones lose their margin,
+    shrunk ones repeat their edge. The parameters are those of one ConvNet.
+
+    Args:
+        conv, shape: as for `ConvNet`.
+        scales: of the pyramid, 1 among them.
+        pool: 'max' or 'mean' of the scores over scale.
+    """
+
+    def __init__(
+        self,
+        conv: Convolution = nn.Conv2d,
+        shape: Shape = PAPER,
+        *,
+        scales: Iterable[float] = DEFAULT_SCALES,
+        pool: Literal["max", "mean"] = "max",
+    ) -> None:
+        super().__init__()
+        if pool not in ("max", "mean"):
+            raise ValueError(f"`pool` must be 'max' or 'mean', got {pool!r}")
+        self.scales, self.pool = check_scales(scales), pool
+        centre = (shape.size - 1) / 2
+        centred = torch.arange(shape.size, dtype=torch.float64) - centre
+        canvases = [sampling_matrix(centred / scale + centre, shape.size) for scale in self.scales]
+        self.canvases: Tensor
+        self.register_buffer("canvases", torch.stack(canvases).float(), persistent=False)  # (S, size, size)
+        self.network = ConvNet(conv, shape)
+
+    def forward(self, images: Tensor) -> Tensor:
+        canvases = self.canvases.to(images.dtype).unsqueeze(1)  # (S, 1, size, size)
+        levels = canvases @ images.squeeze(1) @ canvases.mT  # (S, N, size, size)
+        scores: Tensor = self.network(levels.flatten(0, 1).unsqueeze(1))
+        scores = scores.unflatten(0, levels.shape[:2])  # (S, N, classes)
+        return scores.amax(0) if self.pool == "max" else scores.mean(0)
+
+
+def _resize_matrix(length: int, size: int) -> Tensor:
+    """Bilinear resizing of a line, pixel areas to pixel areas: (size, length)."""
+    coordinates = (torch.arange(size, dtype=torch.float64) + 0.5) * length / size - 0.5
+    return sampling_matrix(coordinates, length)
