@@ -35,7 +35,7 @@ def test_embedded_digits_are_the_mnist_test_digits(embedded):
     assert embedded.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
-def test_checksums_are_those_of_the_design():
+def test_checksums_are_the_published_ones():
     assert [file.md5 for part in ("train", "test") for file in MNIST.files[part]] == [
         "6bbc9ace898e44ae57da46a324031adb",
         "a25bea736e30d166cdddb491f175f624",
