@@ -4,12 +4,16 @@ Bad input is one line on standard error and exit code 2; Ctrl-C is 130; anything
 traceback with `SCALECONV_TRACEBACK=1`.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from scaleconv.experiments import Experiment, Record
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 data_app = typer.Typer(no_args_is_help=True, help="The digits and the sets made of them.", rich_markup_mode=None)
@@ -31,9 +35,93 @@ Antialias = Annotated[bool, typer.Option("--antialias", help="Average pixels whe
 Truncate = Annotated[str, typer.Option(help="error: refuse to cut off foreground; allow: cut it.")]
 
 
+Item = Annotated[str, typer.Argument(help="The paper item, such as table1.")]
+Preset = Annotated[str, typer.Option(help="quick (embedded digits, minutes on 2 cores) or paper (full size).")]
+Results = Annotated[Path, typer.Option(help="Directory of all results; each experiment has a folder in it.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Any setting, such as training.batch=64; may be repeated.")
+]
+Epochs = Annotated[int | None, typer.Option(help="Epochs of training.")]
+
+
 @app.callback()
 def _root() -> None:
     """Locally scale-invariant convolution, and the experiments of Kanazawa, Sharma and Jacobs (2014)."""
+
+
+@app.command()
+def reproduce(
+    item: Item,
+    preset: Preset = "quick",
+    models: Annotated[str | None, typer.Option(help="Networks, separated by commas.")] = None,
+    folds: Annotated[str | None, typer.Option(help="Folds, separated by commas.")] = None,
+    epochs: Epochs = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the weights and of the order of the digits.")] = None,
+    name: Annotated[str | None, typer.Option(help="Folder for the records; by default item or item-preset.")] = None,
+    results: Results = Path("results"),
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    settings: Set = None,
+) -> None:
+    """Run an item of the paper and show it beside the paper's numbers. What is finished is not run again."""
+    from scaleconv.experiments import load_experiment
+
+    changes = {
+        "models": models and [part.strip() for part in models.split(",")],
+        "folds": folds and _whole_numbers("folds", folds),
+        "training.epochs": epochs,
+        "seed": seed,
+    }
+    experiment = load_experiment(item, preset, _overrides(changes, settings))
+    folder = results / (name or (item if preset == "paper" else f"{item}-{preset}"))
+    records = _run(experiment, folder, device, data_dir)
+    _print_report(experiment, records, folder)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Folder of the records, such as table1 or table1-quick.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Mean, std and n per model, as JSON.")] = False,
+    results: Results = Path("results"),
+) -> None:
+    """Show an experiment from its records, without running anything."""
+    from scaleconv.experiments import load_experiment, read_records
+    from scaleconv.experiments.tables import summaries
+
+    experiment = load_experiment(name.partition("-")[0])
+    records = read_records(results / name)
+    if not records:
+        raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {name.partition('-')[0]}` first")
+    if as_json:
+        typer.echo(json.dumps(summaries(records), indent=1))
+    else:
+        _print_table(experiment, records)
+
+
+@app.command()
+def train(
+    model: Annotated[str, typer.Argument(help="convnet, hierarchical, si_convnet or ensemble.")],
+    fold: Annotated[int, typer.Option(help="The fold to train on.")] = 0,
+    item: Annotated[str, typer.Option(help="Whose recipe to use.")] = "table1",
+    preset: Preset = "quick",
+    epochs: Epochs = None,
+    name: Annotated[str, typer.Option(help="Folder for the record and the weights.")] = "train",
+    results: Results = Path("results"),
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    settings: Set = None,
+) -> None:
+    """Train one network on one fold; its record and weights are kept."""
+    from scaleconv.experiments import load_experiment
+    from scaleconv.experiments.runner import weights_path
+
+    changes = {"models": [model], "folds": [fold], "training.epochs": epochs}
+    experiment = load_experiment(item, preset, _overrides(changes, settings))
+    (record,) = _run(experiment, results / name, device, data_dir)
+    weights = weights_path(results / name, model, fold, record.seed)
+    typer.echo(f"{model}, fold {fold}: test error {record.test_error:.2f} % after {len(record.history)} epochs")
+    typer.echo(f"weights: {weights}")
 
 
 @data_app.command()
@@ -135,12 +223,65 @@ def _print_set(path: Path) -> None:
         typer.echo(f"  {name}: {', '.join(map(str, value)) if isinstance(value, tuple) else value}")
 
 
+def _overrides(changes: dict[str, Any], settings: list[str] | None) -> dict[str, Any]:
+    from scaleconv.experiments import parse_override
+
+    given = {key: value for key, value in changes.items() if value is not None}
+    return {**given, **dict(parse_override(text) for text in settings or [])}
+
+
+def _whole_numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"`{option}` must be whole numbers separated by commas, got {text!r}") from None
+
+
+def _run(experiment: "Experiment", folder: Path, device: str, data_dir: Path | None) -> "list[Record]":
+    import torch
+    from rich.console import Console
+
+    from scaleconv.experiments import run_experiment
+    from scaleconv.experiments.progress import Board
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"`device` must be one this machine has, got {device!r} ({error})") from None
+    torch.set_float32_matmul_precision("high")  # TF32 for all products on a GPU, as its convolutions have anyway
+    with Board(Console(stderr=True)) as board:
+        return run_experiment(experiment, folder, device=device, data_dir=data_dir, watcher=board)
+
+
+def _print_table(experiment: "Experiment", records: "list[Record]") -> None:
+    from rich.console import Console
+
+    from scaleconv.experiments.report import terminal_table
+
+    wide = None if sys.stdout.isatty() else 120
+    Console(width=wide).print(terminal_table(experiment, records))
+
+
+def _print_report(experiment: "Experiment", records: "list[Record]", folder: Path) -> None:
+    from scaleconv.experiments.report import write_report
+
+    _print_table(experiment, records)
+    for path in write_report(experiment, records, folder):
+        typer.echo(path)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and end the process with its exit code."""
     try:
         code = app(args=arguments, prog_name="scaleconv", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
+        print(
+            "scaleconv: interrupted; what was finished is kept, and the same command goes on from there",
+            file=sys.stderr,
+        )
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

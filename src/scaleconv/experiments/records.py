@@ -107,6 +107,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(kind) if kind.type == "cuda" else f"{kind.type}, {_processor()}",
         "threads": torch.get_num_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
         "cores": os.cpu_count(),
         "commit": _commit(),
     }
@@ -129,7 +130,12 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this package runs from, with `+` if it was changed; None if it is installed."""
+    """The commit of the source tree this package runs from, with `+` if it was changed; None if it is installed.
+
+    `$SCALECONV_COMMIT` names it where a tree was copied without its history.
+    """
+    if named := os.environ.get("SCALECONV_COMMIT"):
+        return named
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None

@@ -59,6 +59,10 @@ def run_experiment(
         data_dir: directory of the digits, if they are not the embedded ones.
         watcher: told of every epoch.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise type(error)(f"cannot write to {folder} ({error.strerror}): name another directory (--results)") from None
     pending: dict[str, list[int]] = {}
     for model in experiment.models:
         for fold in experiment.folds:

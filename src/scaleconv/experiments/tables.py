@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ..metrics import Summary, relative_reduction, sign_flip_test, summarise
 from ..models import TITLES
@@ -34,6 +34,12 @@ class Row:
     @property
     def title(self) -> str:
         return PAPER_TITLES.get(self.model, self.model)
+
+
+def summaries(records: Sequence[Record]) -> dict[str, dict[str, float | int | None]]:
+    """Mean, std and n of the test error for each model."""
+    models = sorted({record.model for record in records})
+    return {m: asdict(summarise([record.test_error for record in records if record.model == m])) for m in models}
 
 
 def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
