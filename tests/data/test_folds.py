@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from scaleconv.data import make_folds, make_split, paper_folds, reduced_folds
+from scaleconv.data import MNIST_SCALE, make_folds, make_split, paper_folds, reduced_folds
 
 LABELS = torch.arange(60_000) % 10
 
@@ -45,7 +45,7 @@ def test_the_reduced_folds_are_the_same_at_a_tenth(embedded):
         assert 400 < int((fold.train < 5000).sum()) < 600
     again = reduced_folds(embedded.labels)
     assert all(torch.equal(a.train, b.train) for a, b in zip(folds, again, strict=True))
-    assert folds[0].train[:5].tolist() == [2, 3, 11, 13, 20]
+    assert folds[0].train[:5].tolist() == [4, 7, 10, 18, 35]
 
 
 def test_a_split_has_ten_thousand_of_each_by_default():
@@ -100,3 +100,12 @@ def test_a_class_that_is_missing_is_named():
 def test_arguments_out_of_range_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_a_fold_tells_nothing_of_the_scales_of_its_digits(seed):
+    """Both are drawn from the same seed; from the same stream, a fold would be the digits of one scale."""
+    scales = torch.from_numpy(MNIST_SCALE.draw(len(LABELS), seed))
+    for fold in make_folds(LABELS, 10_000, seed=seed):
+        assert abs(scales[fold.train].mean() - 0.65) < 0.01  # five standard errors
+    assert abs(scales[make_split(LABELS, seed=seed).test].mean() - 0.65) < 0.01

@@ -81,15 +81,10 @@ def run_experiment(
 
 
 def prepare_digits(config: DataConfig, device: torch.device, data_dir: Path | None = None) -> Digits:
-    """Scale the digits, move them to the device and divide them.
-
-    The paper's six sets are consecutive in the file; the embedded digits are shuffled first, because the first half of
-    the test file is known to be easier.
-    """
+    """Scale the digits, move them to the device and divide them."""
     digits = load_digits(config.dataset, data_dir=data_dir)
     made = make_set(digits, parse_scales(config.scales), config.size, seed=config.seed)
-    shuffle = 0 if config.dataset == "embedded" else None
-    folds = make_folds(made.labels, config.train, count=config.sets, seed=shuffle)
+    folds = make_folds(made.labels, config.train, count=config.sets, seed=config.fold_seed)
     return Digits(made.images.to(device), made.labels.to(device), folds)
 
 

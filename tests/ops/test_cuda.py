@@ -1,0 +1,70 @@
+"""The layer on a GPU: the numbers of the CPU, to the tolerance of each type."""
+
+import pytest
+import torch
+from tolerance import TOLERANCE
+
+from scaleconv import si_conv2d
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+CALLS = {
+    "plain": ((3, 4, 13, 12), (6, 4, 3, 3), {}),
+    "one channel": ((3, 1, 28, 28), (8, 1, 7, 7), {}),
+    "strided": ((2, 4, 15, 11), (6, 2, 3, 5), {"stride": (2, 1), "padding": (1, 2), "groups": 2}),
+    "dilated": ((2, 4, 15, 14), (4, 4, 3, 2), {"dilation": (2, 1), "padding": 1}),
+    "same": ((2, 4, 9, 10), (4, 4, 4, 3), {"padding": "same"}),
+    "empty": ((0, 4, 9, 10), (4, 4, 3, 3), {}),
+}
+
+
+def results(tensors, call):
+    """Output and gradients, where the gradient sent back is the same for every type."""
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    output = si_conv2d(*leaves, **call)
+    sent = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view(output.shape)
+    output.backward(sent.to(output))
+    return [output, *(leaf.grad for leaf in leaves)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("shape", "weight_shape", "call"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_output_and_gradients_agree_with_float64_on_the_cpu(shape, weight_shape, call, dtype, memory_format):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (shape, weight_shape, weight_shape[:1])
+    tensors = [torch.randn(*s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes]
+    expected = results([tensor.double() for tensor in tensors], call)
+    previous = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        moved = [tensor.cuda() for tensor in tensors]
+        moved[0] = moved[0].to(memory_format=memory_format)
+        actual = results(moved, call)
+    finally:
+        torch.backends.cudnn.allow_tf32 = previous
+    for got, true in zip(actual, expected, strict=True):
+        assert got.dtype == dtype
+        if true.numel():  # a winner that changes with rounding moves few gradients: compare as a whole
+            difference = (got.double().cpu() - true).norm() / true.norm().clamp(min=1e-30)
+            assert difference < 3 * TOLERANCE[dtype]
+
+
+def test_runs_repeat_bit_for_bit_when_torch_is_asked_to_be_deterministic(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        tensors = [
+            torch.rand(s, generator=torch.Generator().manual_seed(1)).cuda() for s in ((8, 4, 20, 20), (6, 4, 3, 3))
+        ]
+        first, second = (results(tensors, {}) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_layer_moved_to_the_gpu_and_back_gives_the_same():
+    tensors = [torch.rand(s, dtype=torch.float64) for s in ((2, 3, 12, 12), (4, 3, 3, 3))]
+    before = si_conv2d(*tensors)
+    si_conv2d(*(tensor.cuda() for tensor in tensors))
+    assert torch.equal(si_conv2d(*tensors), before)
