@@ -5,6 +5,7 @@ import inspect
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -33,6 +34,7 @@ def test_state_dict_holds_weight_and_bias_and_loads_either_way():
     assert list(SIConv2d(4, 6, 3, bias=False).state_dict()) == ["weight"]
 
 
+@pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")  # of conv2d itself
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"stride": 2, "padding": (1, 2)}, {"dilation": 2}, {"groups": 2}, {"padding": "same"}, {"bias": False}],
@@ -104,4 +106,14 @@ def test_repr_names_the_scales():
 def test_scales_may_be_any_iterable():
     layer = SIConv2d(4, 6, 3, scales=(2.0**k for k in (-1, 0, 1)))
     assert layer.scales == (0.5, 1, 2)
-    assert torch.equal(layer(IMAGES), layer(IMAGES))
+    expected = si_conv2d(IMAGES, layer.weight, layer.bias, scales=(0.5, 1, 2))
+    assert torch.equal(layer(IMAGES), expected)
+    assert torch.equal(si_conv2d(IMAGES, layer.weight, layer.bias, scales=np.array([0.5, 1, 2])), expected)
+
+
+def test_a_symbolic_trace_keeps_the_layer_whole():
+    network = nn.Sequential(SIConv2d(4, 6, 3, padding=1, padding_mode="reflect"), nn.ReLU(), SIConv2d(6, 2, 3))
+    traced = torch.fx.symbolic_trace(network)
+    assert [node.target for node in traced.graph.nodes].count(si_conv2d) == 2
+    assert torch.equal(traced(IMAGES), network(IMAGES))
+    assert torch.equal(traced(IMAGES[..., 2:]), network(IMAGES[..., 2:]))

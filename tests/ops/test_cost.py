@@ -19,6 +19,11 @@ def test_conv2d_is_counted_as_usual():
     assert cost.conv2d.total == 5 * 6 * 2 * 3 * 2 * 5 * 12
 
 
+def test_an_unbatched_input_counts_as_one_image():
+    assert macs((4, 9, 11), (6, 4, 3, 2)) == macs((1, 4, 9, 11), (6, 4, 3, 2))
+    assert macs((4, 9, 11), (6, 4, 3, 2)).conv2d.total == 6 * 4 * 3 * 2 * 7 * 10
+
+
 def test_one_level_by_hand():
     cost = macs((3, 2, 4, 5), (7, 2, 3, 3), scales=(1, 2))
     plain = 7 * 2 * 9 * 2 * 3

@@ -56,6 +56,19 @@ def test_coverage_reaches_half_a_response_beyond_the_last_one():
     assert axis(4, kernel=1).level(0.5).targets == (-0.25, 0.25, 0.75, 1.25)
 
 
+def test_coverage_forgives_a_millionth_at_either_end_and_no_more():
+    # at scale 0.6, outputs 1 and 6 read the 3 responses at -½ and 2½; a scale d above moves them 2.5·d further out
+    assert axis(12, kernel=5).level(0.6).covered == (1, 7)
+    assert axis(12, kernel=5).level(0.6 + 0.9e-6 / 2.5).covered == (1, 7)
+    assert axis(12, kernel=5).level(0.6 + 1.1e-6 / 2.5).covered == (2, 6)
+
+
+def test_a_position_on_the_edge_but_for_rounding_is_covered():
+    level = axis(23, kernel=2, stride=3, padding=(2, 2)).level(2.2)
+    assert level.covered[0] == 0
+    assert -0.5 - 1e-14 < level.targets[0] < -0.5
+
+
 @pytest.mark.parametrize("scale", [0.1, 0.3])
 def test_a_level_too_small_takes_no_part(scale):
     assert axis(8, kernel=3).level(scale) is None

@@ -1,10 +1,11 @@
 """Backward: the gradient of the winner, once and twice, against finite differences and against the loops."""
 
-import hypothesis.strategies as st
+from itertools import product
+
 import pytest
 import torch
-from hypothesis import given, settings
-from torch.func import grad, vmap
+from torch.func import grad, hessian, jacfwd, jacrev, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 from scaleconv import si_conv2d
@@ -50,8 +51,8 @@ def test_gradients_match_finite_differences_once_and_twice(call):
     def layer(*tensors):
         return si_conv2d(*tensors, **call, scales=SCALES)
 
-    assert torch.autograd.gradcheck(layer, tensors)
-    assert torch.autograd.gradgradcheck(layer, tensors)
+    assert torch.autograd.gradcheck(layer, tensors, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(layer, tensors, check_fwd_over_rev=True)
 
 
 def test_gradient_goes_to_the_winner_only():
@@ -74,27 +75,36 @@ def test_gradient_goes_to_the_winner_only():
         assert gradient[1 - m].abs().max() == 0
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.booleans(), min_size=3, max_size=3).filter(any))
+class GradientsComputed(TorchDispatchMode):
+    """Notes which gradients every convolution is asked for in its backward pass: input, weight, bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.masks = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.convolution_backward.default:
+            self.masks.append(list(args[-1]))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("wanted", [list(w) for w in product([True, False], repeat=3) if any(w)], ids=str)
 def test_only_the_gradients_asked_for_are_computed(wanted):
-    tensors = [tensor.detach().clone().requires_grad_(want) for tensor, want in zip(apart(), wanted, strict=True)]
-    si_conv2d(*tensors, scales=SCALES).square().sum().backward()
-    assert [tensor.grad is not None for tensor in tensors] == wanted
-    every = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    every = apart()
+    tensors = [tensor.detach().clone().requires_grad_(want) for tensor, want in zip(every, wanted, strict=True)]
+    with GradientsComputed() as computed:
+        si_conv2d(*tensors, scales=SCALES).square().sum().backward()
+    assert computed.masks == [wanted] * 3
     si_conv2d(*every, scales=SCALES).square().sum().backward()
-    for tensor, full in zip(tensors, every, strict=True):
-        assert tensor.grad is None or torch.equal(tensor.grad, full.grad)
+    for tensor, full, want in zip(tensors, every, wanted, strict=True):
+        assert torch.equal(tensor.grad, full.grad) if want else tensor.grad is None
 
 
-def test_winner_carries_no_gradient():
-    output, winner = si_conv2d(*apart(), scales=SCALES, return_winner=True)
-    assert output.requires_grad
-    assert not winner.requires_grad
-
-
-def test_per_sample_gradients_by_vmap():
-    _, weight, bias = (tensor.detach() for tensor in apart())
-    images = torch.randn(3, 2, 6, 7, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+@pytest.mark.parametrize("channels", [2, 16])
+def test_per_sample_gradients_by_vmap(channels):
+    generator = torch.Generator().manual_seed(5)
+    shapes = ((3, channels, 6, 7), (2, channels, 3, 2), (2,))
+    images, weight, bias = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes)
 
     def loss(weight, image):
         return si_conv2d(image, weight, bias, scales=SCALES).square().sum()
@@ -102,6 +112,29 @@ def test_per_sample_gradients_by_vmap():
     together = vmap(grad(loss), in_dims=(None, 0))(weight, images)
     alone = torch.stack([grad(loss)(weight, image) for image in images])
     assert torch.allclose(together, alone, atol=1e-12)
+
+
+@pytest.mark.parametrize("argument", range(3), ids=["input", "weight", "bias"])
+def test_forward_and_reverse_mode_agree_in_torch_func(argument):
+    tensors = [tensor.detach() for tensor in apart()]
+
+    def layer(*tensors):
+        return si_conv2d(*tensors, scales=SCALES)
+
+    forward, reverse = (jacobian(layer, argument)(*tensors) for jacobian in (jacfwd, jacrev))
+    assert forward.abs().max() > 0.1
+    assert torch.allclose(forward, reverse, atol=1e-12)
+
+
+def test_the_hessian_for_the_weight_is_that_of_the_winning_responses():
+    images, weight, bias = (tensor.detach() for tensor in apart())
+
+    def layer(weight):
+        return si_conv2d(images, weight, bias, scales=SCALES)
+
+    responses = jacrev(layer)(weight).flatten(0, 3).flatten(1)  # (outputs, weights): linear given the winners
+    second = hessian(lambda weight: layer(weight).square().sum())(weight)
+    assert torch.allclose(second.reshape(24, 24), 2 * responses.T @ responses, atol=1e-10)
 
 
 def test_memory_kept_for_backward_is_the_input_the_weight_and_one_byte_per_output():

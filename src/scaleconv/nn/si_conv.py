@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from ..ops.si_conv import si_conv2d
 from ..ops.signature import DEFAULT_SCALES, Padding, check_scales
 
+torch.fx.wrap("si_conv2d")  # a symbolic trace keeps the call whole
+
 
 class SIConv2d(nn.Conv2d):
     """A locally scale-invariant convolution: `Conv2d` that finds its patterns at many scales.

@@ -52,7 +52,7 @@ class Axis:
 
     def level(self, scale: float) -> AxisLevel | None:
         """Place one level on this axis; None if it is too small to respond or covers no position."""
-        size = self.length if scale == 1 else math.floor(scale * self.length + SLACK)
+        size = math.floor(scale * self.length + SLACK)
         response_size = self.response_size(size)
         if size < 1 or response_size < 1:
             return None
@@ -100,14 +100,14 @@ class Plan:
     levels: tuple[Level, ...]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def make_plan(height: Axis, width: Axis, scales: tuple[float, ...]) -> Plan:
     """Plan every level; those too small to respond, or that cover no position, take no part."""
     identity = scales.index(1)
     order = [identity, *reversed(range(identity)), *range(identity + 1, len(scales))]
     levels = []
     for index in order:
-        rows, columns = height.level(scales[index]), width.level(scales[index])
-        if rows and columns:
-            levels.append(Level(index, scales[index], index < identity, rows, columns))
+        vertical, horizontal = height.level(scales[index]), width.level(scales[index])
+        if vertical and horizontal:
+            levels.append(Level(index, scales[index], index < identity, vertical, horizontal))
     return Plan(height, width, tuple(levels))

@@ -7,12 +7,14 @@ is the kernel's size lands on the output and nothing is left to align. All are e
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from types import EllipsisType
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .cache import BoundedCache
 from .cost import prefers_patches
 from .geometry import Level
 from .resample import align_matrix, patch_matrix, transform_matrix
@@ -26,6 +28,7 @@ class Convolution:
     stride: tuple[int, int]
     padding: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
     excess: tuple[int, int] = (0, 0)
 
 
@@ -35,7 +38,7 @@ class LevelMap:
 
     Attributes:
         index, wins_ties: as in `geometry.Level`.
-        rows, columns: the covered output positions.
+        region: where on the output the covered positions lie.
         sample: matrices (rows, columns) that sample the input; empty for the identity.
         convolution: how the weight is applied to the sampled input.
         align: matrices (rows, columns) that bring the response to the covered positions; empty if it is there already.
@@ -43,54 +46,60 @@ class LevelMap:
 
     index: int
     wins_ties: bool
-    rows: slice
-    columns: slice
+    region: tuple[EllipsisType, slice, slice]
     sample: tuple[Tensor, ...]
     convolution: Convolution
     align: tuple[Tensor, ...]
 
 
-@lru_cache(maxsize=128)
+LEVEL_MAPS: BoundedCache[tuple[LevelMap, ...]] = BoundedCache(entries=128, nbytes=256 * 2**20)
+
+
 def level_maps(signature: Signature, antialias: bool, dtype: torch.dtype, device: torch.device) -> tuple[LevelMap, ...]:
     """The levels of a call in the order in which they compete.
 
     The matrices outlive the call that asked for them, so they are made as ordinary tensors even where that call is
-    being traced, or runs in inference mode.
+    being traced or transformed by `torch.func`, or runs in inference mode.
     """
-    with _disable_current_modes(), torch.inference_mode(False):
-        return tuple(_level_map(signature, level, antialias, dtype, device) for level in signature.plan.levels)
+    key = (signature, antialias, dtype, device)
+    levels = LEVEL_MAPS.get(key)
+    if levels is None:
+        with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.inference_mode(False):
+            levels = tuple(_level_map(signature, level, antialias, dtype, device) for level in signature.plan.levels)
+        LEVEL_MAPS.put(key, levels, sum(matrix.nbytes for level in levels for matrix in (*level.sample, *level.align)))
+    return levels
 
 
 def _level_map(
     signature: Signature, level: Level, antialias: bool, dtype: torch.dtype, device: torch.device
 ) -> LevelMap:
-    rows, columns = (signature.height, level.height), (signature.width, level.width)
-    vertical, horizontal = signature.height, signature.width
+    height, width = signature.height, signature.width
+    vertical, horizontal = (height, level.height), (width, level.width)
     support = max(1.0, 1 / level.scale) if antialias else 1.0
 
-    def as_tensors(*matrices: Tensor) -> tuple[Tensor, ...]:
-        return tuple(matrix.to(device, dtype) for matrix in matrices)
+    def constants(*matrices: Tensor) -> tuple[Tensor, ...]:
+        placed = tuple(matrix.to(device, dtype) for matrix in matrices)
+        for matrix in placed:
+            # To a compiler their sizes are constants too. `torch._dynamo.mark_static` sets this, but not in a trace.
+            matrix._dynamo_static_indices = {0, 1}  # type: ignore[attr-defined]
+        return placed
 
     if prefers_patches(signature, level):
-        sample = as_tensors(patch_matrix(*rows, support), patch_matrix(*columns, support))
-        convolution = Convolution(stride=(vertical.kernel, horizontal.kernel))
+        sample = constants(patch_matrix(*vertical, support), patch_matrix(*horizontal, support))
+        convolution = Convolution(stride=(height.kernel, width.kernel), groups=signature.groups)
         align: tuple[Tensor, ...] = ()
     else:
         identity = level.scale == 1
-        sample = () if identity else as_tensors(transform_matrix(*rows, support), transform_matrix(*columns, support))
-        convolution = Convolution(
-            stride=(vertical.stride, horizontal.stride),
-            padding=(vertical.padding[0], horizontal.padding[0]),
-            dilation=(vertical.dilation, horizontal.dilation),
-            excess=(vertical.padding[1] - vertical.padding[0], horizontal.padding[1] - horizontal.padding[0]),
+        sample = (
+            () if identity else constants(transform_matrix(*vertical, support), transform_matrix(*horizontal, support))
         )
-        align = () if identity else as_tensors(align_matrix(level.height), align_matrix(level.width))
-    return LevelMap(
-        level.index,
-        level.wins_ties,
-        slice(*level.height.covered),
-        slice(*level.width.covered),
-        sample,
-        convolution,
-        align,
-    )
+        convolution = Convolution(
+            stride=(height.stride, width.stride),
+            padding=(height.padding[0], width.padding[0]),
+            dilation=(height.dilation, width.dilation),
+            groups=signature.groups,
+            excess=(height.padding[1] - height.padding[0], width.padding[1] - width.padding[0]),
+        )
+        align = () if identity else constants(align_matrix(level.height), align_matrix(level.width))
+    region = (..., slice(*level.height.covered), slice(*level.width.covered))
+    return LevelMap(level.index, level.wins_ties, region, sample, convolution, align)

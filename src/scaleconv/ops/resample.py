@@ -11,6 +11,10 @@ from torch.nn import functional as F
 
 from .geometry import Axis, AxisLevel
 
+# Channels from which side by side is the faster. On CPUs, for images of 11 to 224 pixels: with 3 channels it takes 2 to
+# 12 times as long, with 12 from a quarter to twice, with 16 from an eighth to the same, with 64 a tenth to the same.
+SIDE_BY_SIDE = 16
+
 
 def sampling_matrix(coordinates: Tensor, length: int, support: float = 1.0) -> Tensor:
     """Weights that read a line at the given coordinates, linear between neighbours, edge pixels clamped.
@@ -43,20 +47,24 @@ def patch_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
     E[(p, k)] = Σ_q B[p, q] · A[t·q + d·k − P], where the rows of A that lie in the padding are zero.
     """
     padded = F.pad(transform_matrix(axis, level, support), (0, 0, *axis.padding))  # (P + h + P, H)
-    starts = torch.arange(level.response_size, device="cpu").unsqueeze(1) * axis.stride  # (h', 1)
     taps = torch.arange(axis.kernel, device="cpu") * axis.dilation  # (K,)
-    met = padded[starts + taps]  # (h', K, H)
-    return torch.einsum("pq,qkh->pkh", align_matrix(level), met).flatten(0, 1)
+    position = torch.tensor(level.targets, dtype=torch.float64, device="cpu").clamp(0, level.response_size - 1)
+    before = position.long()
+    after = (before + 1).clamp(max=level.response_size - 1)
+
+    def met(response: Tensor) -> Tensor:
+        return padded[response.unsqueeze(1) * axis.stride + taps]  # (covered, K, H)
+
+    return torch.lerp(met(before), met(after), (position - before).view(-1, 1, 1)).flatten(0, 1)
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Resample images (N, C, H, W) with one matrix for each axis, rows (h, H) and columns (w, W): (N, C, h, w).
 
-    Several channels are resampled side by side, as they lie in a channels_last image, which is several times faster
-    than one by one.
+    Few channels are resampled one by one, many side by side, as they lie in a channels_last image.
     """
-    if images.shape[1] == 1:
-        return torch.matmul(rows @ images, columns.mT)
+    if images.shape[1] < SIDE_BY_SIDE:
+        return rows @ torch.matmul(images, columns.mT)
     pixels = images.permute(0, 2, 3, 1)  # (N, H, W, C)
     lines = (rows @ pixels.flatten(2)).unflatten(2, pixels.shape[2:])  # (N, h, W, C)
     return torch.matmul(columns, lines).permute(0, 3, 1, 2)

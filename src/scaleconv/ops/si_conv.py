@@ -1,7 +1,8 @@
 """The locally scale-invariant convolution: transform, convolve, align, pool over scale (paper, section 3).
 
-The maths is here, as a function; `scaleconv.nn.SIConv2d` only owns the parameters. Sizes and coordinates come from
-`geometry`, matrices from `levels`. No modules, files or randomness in this room.
+The operator is here, as a function; `scaleconv.nn.SIConv2d` only owns the parameters. Sizes and coordinates come from
+`geometry`, matrices from `levels`, the maximum and its derivatives from `pool`. No modules, files or randomness in this
+room.
 """
 
 from collections.abc import Iterable
@@ -10,10 +11,9 @@ from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .levels import LevelMap, level_maps
-from .resample import resample
+from .pool import pool_levels
 from .signature import DEFAULT_SCALES, Padding, Size, make_signature
 
 AnyTensor = TypeVar("AnyTensor", Tensor, Tensor | None)
@@ -130,113 +130,19 @@ def si_conv2d(
         _plain(padding),
         _plain(dilation),
         _plain(groups),
-        scales,
+        _plain(scales),
         antialias,
         input.dtype,
         input.device,
     )
     images = input if input.ndim == 4 else input.unsqueeze(0)
-    if len(levels) == 1:  # only the identity takes part
-        output = _respond(levels[0], images, weight, bias, groups)
-        place = torch.zeros_like(output, dtype=torch.uint8)
-    else:
-        output, place = _SIConv2d.apply(images, weight, bias, levels, groups)
-        if not (_is_channels_last(input) or _is_channels_last(weight)):
-            output = output.contiguous()
+    output, place = pool_levels(images, weight, bias, levels)
     if input.ndim == 3:
         output, place = output.squeeze(0), place.squeeze(0)
     if not return_winner:
         return output
     indices = torch.tensor([level.index for level in levels], dtype=torch.uint8, device=input.device)
     return output, indices[place.int()]
-
-
-class _SIConv2d(torch.autograd.Function):
-    """The maximum over the levels, and for each output the place in `levels` of the one it came from.
-
-    Keeps the input, the weight and that one byte per output; the backward pass samples the levels again. Works on
-    channels_last copies, in which sampling and convolving are faster. Arithmetic on whole tensors stands where a
-    `where` or `masked_fill` would read better: on the CPU those take many times as long.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        input: Tensor, weight: Tensor, bias: Tensor | None, levels: tuple[LevelMap, ...], groups: int
-    ) -> tuple[Tensor, Tensor]:
-        input, weight = _channels_last(input), _channels_last(weight)
-        output = _respond(levels[0], input, weight, bias, groups)  # (N, M, H0, W0)
-        winner = torch.zeros_like(output, dtype=torch.uint8)
-        for place, level in enumerate(levels[1:], start=1):
-            aligned = _respond(level, input, weight, bias, groups)
-            best = output[..., level.rows, level.columns]
-            wins = aligned >= best if level.wins_ties else aligned > best
-            winner[..., level.rows, level.columns].clamp_min_(wins.to(torch.uint8) * place)
-            best.clamp_min_(aligned)  # keeps a NaN from either side
-        return output, winner
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        input, weight, bias, ctx.levels, ctx.groups = inputs
-        ctx.has_bias = bias is not None
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(input, weight, output[1])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        input, weight, winner = ctx.saved_tensors
-        input, weight, grad = _channels_last(input), _channels_last(weight), _channels_last(grad)
-        needed = (ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2])
-        totals: list[Tensor | None] = [None, None, None]
-        for place, level in enumerate(ctx.levels):
-            region = (..., level.rows, level.columns)
-            share = grad[region] * (winner[region] == place)
-            grads = _respond_backward(level, share, input, weight, ctx.groups, needed)
-            totals = [a if b is None else b if a is None else a + b for a, b in zip(totals, grads, strict=True)]
-        return *totals, None, None
-
-
-def _respond(level: LevelMap, input: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
-    """One level's answer at the positions it covers."""
-    sampled = _sample(level, input)
-    how = level.convolution
-    response = F.conv2d(sampled, weight, bias, how.stride, how.padding, how.dilation, groups)
-    return resample(response, *level.align) if level.align else response
-
-
-def _respond_backward(
-    level: LevelMap, grad: Tensor, input: Tensor, weight: Tensor, groups: int, needed: tuple[bool, bool, bool]
-) -> list[Tensor | None]:
-    """Gradients of `_respond` for the input, the weight and the bias: the transposed maps in reverse order."""
-    sampled = _sample(level, input)
-    how = level.convolution
-    if level.align:
-        grad = resample(grad, *(matrix.mT for matrix in level.align))
-    grad_sampled, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
-        grad, sampled, weight, [weight.shape[0]], how.stride, how.padding, how.dilation, False, [0, 0], groups, needed
-    )
-    if needed[0]:
-        if any(how.excess):
-            grad_sampled = grad_sampled[..., : -how.excess[0] or None, : -how.excess[1] or None]
-        if level.sample:
-            grad_sampled = resample(grad_sampled, *(matrix.mT for matrix in level.sample))
-    return [grad_sampled if needed[0] else None, grad_weight if needed[1] else None, grad_bias if needed[2] else None]
-
-
-def _channels_last(tensor: Tensor) -> Tensor:
-    """A channels_last copy, made by permutation because `vmap` knows no memory formats."""
-    return tensor.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
-
-
-def _is_channels_last(tensor: Tensor) -> bool:
-    return tensor.ndim == 4 and tensor.stride(1) == 1 < tensor.shape[1]
-
-
-def _sample(level: LevelMap, input: Tensor) -> Tensor:
-    sampled = resample(input, *level.sample) if level.sample else input
-    below, right = level.convolution.excess
-    return F.pad(sampled, (0, right, 0, below)) if below or right else sampled
 
 
 @torch.compiler.assume_constant_result
@@ -254,14 +160,18 @@ def _levels(
 ) -> tuple[LevelMap, ...]:
     """Check and plan the call; to the compiler, a constant."""
     signature = make_signature(image_shape, weight_shape, stride, padding, dilation, groups, scales)
-    return level_maps(signature, bool(antialias), dtype, device)
+    return level_maps(signature, antialias, dtype, device)
 
 
 def _plain(value: Any) -> Any:
-    """Plain integers for the symbolic ones that a compiler may hand in: a plan is made for one size."""
-    if isinstance(value, tuple):
-        return tuple(_plain(item) for item in value)
-    return index(value) if isinstance(value, int) else value
+    """Plain numbers, alone or in a sequence, for the symbolic ones of a compiler: a plan is made for one call."""
+    return tuple(_number(item) for item in value) if isinstance(value, (list, tuple)) else _number(value)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return index(value)
+    return value.__float__() if isinstance(value, float) else value  # float(value) would stay symbolic
 
 
 def _autocast(tensor: AnyTensor) -> AnyTensor:

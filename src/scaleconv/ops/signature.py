@@ -3,10 +3,12 @@
 Every check that needs only shapes and numbers is here; an error names the argument, the rule and the value.
 """
 
-import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
+from operator import index
+from typing import Any
 
 from .geometry import Axis, Plan, make_plan
 
@@ -14,6 +16,7 @@ Size = int | Sequence[int]
 Padding = int | Sequence[int] | str
 
 DEFAULT_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(-2, 4))
+LARGEST_SCALE = 1000  # a slip of the pen beyond, and a plan that does not fit into memory
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ def make_signature(
 ) -> Signature:
     """Check the arguments of `si_conv2d` and plan the call."""
     scales = check_scales(scales)
+    groups = _integer(groups, f"`groups` must be an integer, got {groups!r}")
     _check_channels(input_shape, weight_shape, groups)
     strides = _pair("stride", stride, least=1)
     dilations = _pair("dilation", dilation, least=1)
@@ -63,14 +67,14 @@ def make_signature(
 
 def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
     """Return the scales as floats, or say what is wrong with them."""
-    if isinstance(scales, str) or not isinstance(scales, Iterable):
+    if isinstance(scales, (str, set, frozenset)) or not isinstance(scales, Iterable):  # a set has no order
         raise TypeError(f"`scales` must be a sequence of numbers, got {scales!r}")
     values = tuple(scales)
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"`scales` must hold numbers, got {value!r}")
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"`scales` must be positive and finite, got {value!r}")
+        if not 0 < value <= LARGEST_SCALE:
+            raise ValueError(f"`scales` must be positive and at most {LARGEST_SCALE}, got {value!r}")
     checked = tuple(float(value) for value in values)
     if len(set(checked)) < len(checked):
         raise ValueError(f"`scales` must not repeat, got {checked}")
@@ -86,8 +90,6 @@ def _check_channels(input_shape: Sequence[int], weight_shape: Sequence[int], gro
         raise ValueError(f"`input` must be (N, C, H, W) or (C, H, W), got shape {tuple(input_shape)}")
     if len(weight_shape) != 4 or min(weight_shape) < 1:
         raise ValueError(f"`weight` must be (M, C / groups, Kh, Kw), none of them 0, got shape {tuple(weight_shape)}")
-    if isinstance(groups, bool) or not isinstance(groups, int):
-        raise TypeError(f"`groups` must be an integer, got {groups!r}")
     if groups < 1:
         raise ValueError(f"`groups` must be at least 1, got {groups}")
     out_channels, group_channels = weight_shape[:2]
@@ -101,17 +103,22 @@ def _check_channels(input_shape: Sequence[int], weight_shape: Sequence[int], gro
 
 
 def _pair(name: str, value: Size, least: int) -> tuple[int, int]:
-    items = (value, value) if isinstance(value, int) else value
-    if isinstance(items, str) or not isinstance(items, Sequence):
-        raise TypeError(f"`{name}` must be an integer or a pair of integers, got {value!r}")
-    pair = tuple(items) * 2 if len(items) == 1 else tuple(items)
-    if any(isinstance(item, bool) or not isinstance(item, int) for item in pair):
-        raise TypeError(f"`{name}` must be an integer or a pair of integers, got {value!r}")
-    if len(pair) != 2:
-        raise ValueError(f"`{name}` must be an integer or a pair of integers, got {len(pair)} of them")
-    if min(pair) < least:
+    rule = f"`{name}` must be an integer or a pair of integers"
+    items = value if isinstance(value, Sequence) else (value,)
+    numbers = [_integer(item, f"{rule}, got {value!r}") for item in items]
+    if len(numbers) not in (1, 2):
+        raise ValueError(f"{rule}, got {len(numbers)} of them")
+    if min(numbers) < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value!r}")
-    return pair
+    return numbers[0], numbers[-1]
+
+
+def _integer(value: Any, refusal: str) -> int:
+    """A plain integer for an integer of any kind, NumPy's too; a bool is none."""
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            return index(value)
+    raise TypeError(refusal)
 
 
 def _padding(

@@ -1,0 +1,62 @@
+"""Which of the two orders each level takes, against operation counts done by hand, and the matrices that follow."""
+
+import pytest
+import torch
+
+from scaleconv.ops.levels import Convolution, level_maps
+from scaleconv.ops.pool import as_channels_last
+from scaleconv.ops.resample import SIDE_BY_SIDE, resample
+from scaleconv.ops.signature import make_signature
+
+PATCHES, DIRECT = "patches", "direct"
+
+# Operations at one level: direct = convolution + C·h·W·(H + w) + M·H0·w'·(h' + W0), patches = convolution
+# + C·(H0·K)·W·(H + W0·K), where H0 × W0 are the covered outputs and h × w, h' × w' the level and its responses.
+CASES = {
+    # scale 2: 24, 20 and 8; direct 400·75 + 24·12·36 + 3·8·20·28 = 53808, patches 64·75 + 40·12·52 = 29760
+    # scale ½: 6, 2 and 4; direct 4·75 + 6·12·18 + 3·4·2·6 = 1740, patches 16·75 + 20·12·32 = 8880
+    "enlarged by patches, shrunk directly": ((1, 12, 12), (3, 1, 5, 5), (0.5, 1, 2), {0.5: DIRECT, 2: PATCHES}),
+    # direct 400·25 + 24·12·36 + 8·20·28 = 24848, patches 64·25 + 40·12·52 = 26560, though it convolves a sixth of it
+    "one map: gathering costs more than it saves": ((1, 12, 12), (1, 1, 5, 5), (1, 2), {2: DIRECT}),
+    # 9, 9 and 10; direct 81·4 + 9·10·19 + 4·10·9·19 = 8874, patches 100·4 + 10·10·20 = 2400, though it convolves more
+    "many maps: aligning costs more than it saves": ((1, 10, 10), (4, 1, 1, 1), (1, 0.9), {0.9: PATCHES}),
+}
+
+
+@pytest.mark.parametrize(("image", "weight", "scales", "orders"), CASES.values(), ids=CASES)
+def test_the_order_with_fewer_operations_is_taken(image, weight, scales, orders):
+    levels = level_maps(make_signature(image, weight, 1, 0, 1, 1, scales), False, torch.float32, torch.device("cpu"))
+    kernel = weight[2:]
+    assert {scales[level.index] for level in levels} == {1, *orders}
+    for level in levels:
+        scale = scales[level.index]
+        covered = [side.stop - side.start for side in level.region[1:]]
+        if scale == 1:
+            assert (level.sample, level.align, level.convolution) == ((), (), Convolution(stride=(1, 1)))
+        elif orders[scale] == PATCHES:
+            assert [len(matrix) for matrix in level.sample] == [covered[0] * kernel[0], covered[1] * kernel[1]]
+            assert (level.align, level.convolution) == ((), Convolution(stride=kernel))
+        else:
+            assert [len(matrix) for matrix in level.sample] == [int(scale * n) for n in image[1:]]
+            assert [len(matrix) for matrix in level.align] == covered
+            assert level.convolution == Convolution(stride=(1, 1))
+
+
+@pytest.mark.parametrize("channels", [1, SIDE_BY_SIDE - 1, SIDE_BY_SIDE, SIDE_BY_SIDE + 1])
+def test_few_and_many_channels_are_resampled_alike(channels):
+    generator = torch.Generator().manual_seed(0)
+    images, rows, columns = (
+        torch.randint(-9, 9, shape, generator=generator).double() for shape in ((2, channels, 5, 4), (7, 5), (3, 4))
+    )
+    expected = torch.einsum("nchw,ph,qw->ncpq", images, rows, columns)
+    assert torch.equal(resample(images, rows, columns), expected)
+    assert torch.equal(resample(images.to(memory_format=torch.channels_last), rows, columns), expected)
+
+
+def test_channels_last_tensors_are_not_copied_and_others_are_made_so():
+    images = torch.rand(2, 3, 5, 4)
+    last = as_channels_last(images)
+    assert torch.equal(last, images)
+    assert last.stride() == (60, 1, 12, 3)
+    assert as_channels_last(last).data_ptr() == last.data_ptr()
+    assert as_channels_last(torch.rand(6, 1, 3, 3)).stride() == (9, 1, 3, 1)
