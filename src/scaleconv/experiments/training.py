@@ -51,9 +51,10 @@ class Trainer:
         """Learn from the next batch."""
         chosen = self.order.index_select(0, self.cursor).squeeze(0)
         self.optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(self.images.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
+        mixed = self.recipe.precision == "bfloat16"
+        with torch.autocast(self.images.device.type, torch.bfloat16, enabled=mixed):
             logits = self.network(self.images.index_select(0, chosen))
-        loss = F.cross_entropy(logits.float(), self.labels.index_select(0, chosen))
+        loss = F.cross_entropy(logits.float() if mixed else logits, self.labels.index_select(0, chosen))
         loss.backward()
         self.optimiser.step()
         self.loss += loss.detach()

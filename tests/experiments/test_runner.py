@@ -1,0 +1,220 @@
+"""Runs leave records, finished ones are not run again, interrupted ones go on bit for bit."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from scaleconv.experiments import load_experiment, read_records, run_experiment, runner
+from scaleconv.experiments.runner import weights_path
+
+TINY = {
+    "data.train": 200,
+    "network.maps": [2, 3],
+    "network.hidden": 8,
+    "training.epochs": 4,
+    "training.batch": 50,
+    "training.evaluate_every": 2,
+    "training.checkpoint_every": 1,
+    "folds": [0, 1],
+    "models": ["convnet", "si_convnet"],
+}
+
+
+def experiment(**changes):
+    return load_experiment("table1", "quick", {**TINY, **changes})
+
+
+def outcome(folder):
+    """Everything in the records but the time they took, and the weights."""
+    records = {}
+    for record in read_records(folder):
+        values = asdict(record)
+        for name in ("seconds", "seconds_per_epoch", "environment", "experiment"):
+            del values[name]
+        for entry in values["history"]:
+            del entry["seconds"]
+        weights = load_file(weights_path(folder, record.model, record.fold, record.seed))
+        records[record.model, record.fold] = values, {name: tensor.tolist() for name, tensor in weights.items()}
+    return records
+
+
+@pytest.fixture(scope="module", autouse=True)
+def digits():
+    """Scaled once for all tests, so that their time goes into training."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = runner.prepare_digits(experiment().data, torch.device("cpu"))
+        patch.setattr(runner, "prepare_digits", lambda *_: made)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, digits):
+    folder = tmp_path_factory.mktemp("finished") / "table1-tiny"
+    run_experiment(experiment(), folder)
+    return folder
+
+
+def test_one_record_per_run_holds_what_a_reader_needs(finished):
+    records = read_records(finished)
+    assert [(record.model, record.fold) for record in records] == [
+        ("convnet", 0),
+        ("convnet", 1),
+        ("si_convnet", 0),
+        ("si_convnet", 1),
+    ]
+    for record in records:
+        assert record.experiment == "table1-tiny"
+        assert record.config["training"]["batch"] == 50
+        assert record.parameters == sum(
+            len(torch.tensor(w).flatten()) for w in outcome(finished)[record.model, record.fold][1].values()
+        )
+        assert [entry.epoch for entry in record.history] == [1, 2, 3, 4]
+        assert [entry.test_error is None for entry in record.history] == [True, False, True, False]
+        assert record.test_error == record.history[-1].test_error
+        assert record.seconds == pytest.approx(sum(entry.seconds for entry in record.history))
+        assert {"torch", "python", "device", "cores", "commit", "scaleconv"} <= set(record.environment)
+    assert not list((finished / "checkpoints").glob("*"))
+
+
+def test_networks_of_a_fold_share_seed_and_first_weights():
+    """The comparison is between layers: everything else about the two networks is the same."""
+    from scaleconv.models import make_model
+
+    weights = []
+    for name in ("convnet", "si_convnet"):
+        torch.manual_seed(0)
+        weights.append(list(make_model(name).parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_finished_runs_are_not_run_again(finished):
+    times = {path: path.stat().st_mtime_ns for path in finished.glob("*.json")}
+    run_experiment(experiment(), finished, data_dir=Path("nowhere"))
+    assert {path: path.stat().st_mtime_ns for path in finished.glob("*.json")} == times
+
+
+def test_records_of_other_settings_are_not_mistaken_for_these(finished):
+    with pytest.raises(ValueError, match=r"other settings \(training.epochs was 4, now 5\).*--name"):
+        run_experiment(experiment(**{"training.epochs": 5}), finished)
+
+
+class Stop(Exception):  # noqa: N818
+    """The interruption."""
+
+
+class StopAt:
+    """Interrupts the experiment after so many epochs."""
+
+    def __init__(self, epochs):
+        self.left = epochs
+
+    def begin(self, *_):
+        pass
+
+    skip = begin
+
+    def epoch(self, *_):
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+
+
+def test_an_interrupted_experiment_keeps_what_is_finished_and_goes_on(finished, tmp_path):
+    folder = tmp_path / "table1-tiny"
+    for epochs in (3, 4, 5):
+        with pytest.raises(Stop):
+            run_experiment(experiment(), folder, watcher=StopAt(epochs))
+    assert len(read_records(folder)) == 2
+    run_experiment(experiment(), folder)
+    assert outcome(folder) == outcome(finished)
+
+
+def test_killed_at_ten_random_moments_it_ends_the_same(finished, tmp_path):
+    folder = tmp_path / "table1-tiny"
+    dice = random.Random(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a fork must not inherit a pool of threads
+    whole = sum(record.seconds for record in read_records(finished))
+    moments = set()
+    kills = 0
+    try:
+        while kills < 10:
+            child = os.fork()
+            if child == 0:
+                run_experiment(experiment(), folder)
+                os._exit(0)
+            time.sleep(dice.uniform(0, whole / 4))
+            os.kill(child, signal.SIGKILL)
+            kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+            moments.add((len(list(folder.glob("*.json"))), len(list(folder.glob("checkpoints/*.safetensors")))))
+            if len(list(folder.glob("*.json"))) == 4:  # nothing is left to kill: begin again
+                shutil.rmtree(folder)
+        run_experiment(experiment(), folder)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(moments) >= 3  # the kills met the experiment in different states
+    assert outcome(folder) == outcome(finished)
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "flipped", "other settings"])
+def test_a_damaged_checkpoint_is_refused_and_finished_runs_stay(damage, tmp_path):
+    folder = tmp_path / "table1-tiny"
+    with pytest.raises(Stop):
+        run_experiment(experiment(), folder, watcher=StopAt(6))
+    (path,) = (folder / "checkpoints").glob("*")
+    data = bytearray(path.read_bytes())
+    if damage == "other settings":
+        with pytest.raises(ValueError, match=r"other settings"):
+            run_experiment(experiment(**{"training.momentum": 0.5, "folds": [1]}), folder)
+        return
+    if damage == "flipped":
+        data[-3] ^= 1
+    path.write_bytes({"cut": data[:-40], "garbage": b"not a checkpoint", "flipped": data}[damage])
+    with pytest.raises(ValueError, match=rf"{path.name} is not a whole checkpoint .*delete it to start this run again"):
+        run_experiment(experiment(), folder)
+    assert len(read_records(folder)) == 1
+    path.unlink()
+    assert len(run_experiment(experiment(), folder)) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-20], "is not a valid record"),
+        (lambda text: "[]", "the record must be a table"),
+        (lambda text: text.replace('"test_error":', '"error":', 1), "`error` in the record is unknown"),
+        (lambda text: json.dumps({**json.loads(text), "fold": "0"}), "`fold` in the record must be int, got '0'"),
+        (lambda text: json.dumps({**json.loads(text), "test_error": 101}), "`test_error` a percentage"),
+        (lambda text: json.dumps({**json.loads(text), "history": []}), "`history` must not be empty"),
+        (lambda text: json.dumps({**json.loads(text), "history": [{"epoch": 1}]}), "is missing"),
+    ],
+)
+def test_a_damaged_record_is_refused_by_name(change, message, finished, tmp_path):
+    path = tmp_path / "convnet-fold0-seed0.json"
+    path.write_text(change((finished / path.name).read_text()))
+    with pytest.raises(ValueError, match=rf"{path.name} is not a valid record.*{message}|{message}"):
+        read_records(tmp_path)
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
+    folder = tmp_path / "table1-tiny"
+
+    def full(self, *_):
+        raise OSError(28, "No space left on device", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            run_experiment(experiment(), folder)
+    assert not list(folder.rglob("*.json"))
+    assert not list(folder.rglob("*.part"))
+    assert len(run_experiment(experiment(), folder)) == 4
