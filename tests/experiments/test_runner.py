@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -138,30 +137,34 @@ def test_an_interrupted_experiment_keeps_what_is_finished_and_goes_on(finished, 
     assert outcome(folder) == outcome(finished)
 
 
+def run_in_child(folder, seconds):
+    """Run in a fork that is killed, without warning, after so much time on the processor; return the time it took."""
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal, not handled, ends a process like SIGKILL
+        run_experiment(experiment(), folder)
+        os._exit(0)
+    _, status, usage = os.wait4(child, 0)
+    return os.WIFSIGNALED(status), usage.ru_utime + usage.ru_stime
+
+
 def test_killed_at_ten_random_moments_it_ends_the_same(finished, tmp_path):
-    folder = tmp_path / "table1-tiny"
     dice = random.Random(0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    whole = sum(record.seconds for record in read_records(finished))
-    moments = set()
-    kills = 0
     try:
+        killed, whole = run_in_child(tmp_path / "whole", 600)
+        assert not killed
+        folder, kills, states = tmp_path / "killed", 0, set()
         while kills < 10:
-            child = os.fork()
-            if child == 0:
-                run_experiment(experiment(), folder)
-                os._exit(0)
-            time.sleep(dice.uniform(0, whole / 4))
-            os.kill(child, signal.SIGKILL)
-            kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
-            moments.add((len(list(folder.glob("*.json"))), len(list(folder.glob("checkpoints/*.safetensors")))))
+            kills += run_in_child(folder, dice.uniform(0.01, whole / 3))[0]
+            states.add(tuple(sorted(path.name for path in folder.rglob("*.*"))))
             if len(list(folder.glob("*.json"))) == 4:  # nothing is left to kill: begin again
                 shutil.rmtree(folder)
         run_experiment(experiment(), folder)
     finally:
         torch.set_num_threads(threads)
-    assert len(moments) >= 3  # the kills met the experiment in different states
+    assert len(states) >= 3  # the kills met the experiment in different states
     assert outcome(folder) == outcome(finished)
 
 
