@@ -20,13 +20,25 @@ def read(image, y, x):
     return (1 - a) * upper + a * lower
 
 
-def rescale(image, s):
+def average(image, y, x, s):
+    """Value of (C, H, W) at a real position under a triangle that reaches 1/s pixels, edge pixels clamped: (C,)."""
+    height, width = image.shape[1:]
+    y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
+    value, total = np.zeros(len(image)), 0.0
+    for i in range(height):
+        for j in range(width):
+            weight = max(0.0, 1 - s * abs(y - i)) * max(0.0, 1 - s * abs(x - j))
+            value, total = value + weight * image[:, i, j], total + weight
+    return value / total
+
+
+def rescale(image, s, antialias):
     sizes = [n if s == 1 else math.floor(s * n + 1e-6) for n in image.shape[1:]]
     level = np.zeros((image.shape[0], *sizes))
     for i in range(sizes[0]):
         for j in range(sizes[1]):
             u = [(q - (h - 1) / 2) / s + (n - 1) / 2 for q, h, n in zip((i, j), sizes, image.shape[1:], strict=True)]
-            level[:, i, j] = read(image, *u)
+            level[:, i, j] = average(image, *u, s) if antialias and s < 1 else read(image, *u)
     return level
 
 
@@ -55,7 +67,7 @@ def convolve(level, weight, bias, stride, padding, dilation, groups):
     return response
 
 
-def si_conv2d(images, weight, bias, stride, padding, dilation, groups, scales):
+def si_conv2d(images, weight, bias, stride, padding, dilation, groups, scales, antialias=False):
     """Aligned responses of every scale, −inf where it takes no part: (S, N, M, H0, W0)."""
     size, kernel = images.shape[2:], weight.shape[2:]
     out = [
@@ -66,7 +78,7 @@ def si_conv2d(images, weight, bias, stride, padding, dilation, groups, scales):
     r = [d * (k - 1) / 2 - p[0] for d, k, p in zip(dilation, kernel, padding, strict=True)]
     for index, s in enumerate(scales):
         for n, image in enumerate(images):
-            level = rescale(image, s)
+            level = rescale(image, s, antialias)
             response = convolve(level, weight, bias, stride, padding, dilation, groups)
             if response is None:
                 continue

@@ -2,10 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
 from scaleconv import SIConv2d, si_conv2d
+from scaleconv.ops.signature import check_scales
 
 IMAGES, WEIGHT = torch.rand(1, 4, 8, 9), torch.rand(6, 2, 3, 3)
 
@@ -15,15 +17,41 @@ WRONG_ARGUMENTS = {
     "zero scale": ({"scales": (1, 0)}, ValueError, "`scales` must be positive and at most 1000, got 0"),
     "negative scale": ({"scales": (1, -0.5)}, ValueError, "`scales` must be positive and at most 1000, got -0.5"),
     "NaN scale": ({"scales": (1, float("nan"))}, ValueError, "`scales` must be positive and at most 1000, got nan"),
-    "infinite scale": ({"scales": (1, float("inf"))}, ValueError, "`scales` must be positive and at most 1000, got inf"),
+    "infinite scale": (
+        {"scales": (1, float("inf"))},
+        ValueError,
+        "`scales` must be positive and at most 1000, got inf",
+    ),
+    "huge scale": ({"scales": (1, 1e308)}, ValueError, "`scales` must be positive and at most 1000, got 1e+308"),
+    "scale beyond floats": ({"scales": (1, 10**400)}, ValueError, "`scales` must be positive and at most 1000, got 10"),
+    "scale just too large": ({"scales": (1, 1000.5)}, ValueError, "at most 1000, got 1000.5"),
     "repeated scale": ({"scales": (1, 2, 2.0)}, ValueError, "`scales` must not repeat, got (1.0, 2.0, 2.0)"),
     "scale of text": ({"scales": (1, "2")}, TypeError, "`scales` must hold numbers, got '2'"),
     "scale of a list": ({"scales": (1, [2])}, TypeError, "`scales` must hold numbers, got [2]"),
     "boolean scale": ({"scales": (True, 2)}, TypeError, "`scales` must hold numbers, got True"),
     "one number for scales": ({"scales": 1.0}, TypeError, "`scales` must be a sequence of numbers, got 1.0"),
     "text for scales": ({"scales": "1"}, TypeError, "`scales` must be a sequence of numbers, got '1'"),
-    "too many scales": ({"scales": [1, *range(2, 300)]}, ValueError, "`scales` must hold at most 256 numbers"),
+    "a set of scales": ({"scales": {1, 2}}, TypeError, "`scales` must be a sequence of numbers, got {1, 2}"),
+    "too many scales": (
+        {"scales": range(1, 258)},
+        ValueError,
+        "`scales` must hold at most 256 numbers (a winner is one byte), got 257",
+    ),
     "zero stride": ({"stride": 0}, ValueError, "`stride` must be at least 1, got 0"),
+    "boolean stride": ({"stride": True}, TypeError, "`stride` must be an integer or a pair of integers, got True"),
+    "stride of a NumPy bool": ({"stride": np.True_}, TypeError, "`stride` must be an integer or a pair of integers"),
+    "boolean in a pair": (
+        {"stride": (1, True)},
+        TypeError,
+        "`stride` must be an integer or a pair of integers, got (1",
+    ),
+    "fraction in a pair": (
+        {"dilation": (1.5, 1)},
+        TypeError,
+        "`dilation` must be an integer or a pair of integers, got",
+    ),
+    "stride of text": ({"stride": "12"}, TypeError, "`stride` must be an integer or a pair of integers, got '12'"),
+    "stride of none": ({"stride": ()}, ValueError, "`stride` must be an integer or a pair of integers, got 0 of them"),
     "fractional stride": ({"stride": 1.5}, TypeError, "`stride` must be an integer or a pair of integers, got 1.5"),
     "stride of three": ({"stride": (1, 1, 1)}, ValueError, "`stride` must be an integer or a pair of integers, got 3"),
     "negative padding": ({"padding": (0, -1)}, ValueError, "`padding` must be at least 0, got (0, -1)"),
@@ -36,6 +64,7 @@ WRONG_ARGUMENTS = {
     "zero dilation": ({"dilation": 0}, ValueError, "`dilation` must be at least 1, got 0"),
     "zero groups": ({"groups": 0}, ValueError, "`groups` must be at least 1, got 0"),
     "fractional groups": ({"groups": 2.0}, TypeError, "`groups` must be an integer, got 2.0"),
+    "boolean groups": ({"groups": True}, TypeError, "`groups` must be an integer, got True"),
     "groups that do not divide": (
         {"groups": 4},
         ValueError,
@@ -63,8 +92,11 @@ def test_wrong_arguments_are_named(arguments, error, message):
 WRONG_TENSORS = {
     "rank": ((torch.rand(8, 9), WEIGHT), ValueError, "`input` must be (N, C, H, W) or (C, H, W), got shape (8, 9)"),
     "weight rank": ((IMAGES, torch.rand(6, 2, 3)), ValueError, "`weight` must be (M, C / groups, Kh, Kw)"),
-    "empty kernel": ((IMAGES, torch.rand(6, 2, 0, 3)), ValueError, "got shape (6, 2, 0, 3)"),
-    "empty image": ((torch.rand(1, 4, 0, 9), WEIGHT), ValueError, "`input` height (=0)"),
+    "empty kernel": ((IMAGES, torch.rand(6, 2, 0, 3)), ValueError, "none of them 0, got shape (6, 2, 0, 3)"),
+    "no width": ((IMAGES, torch.rand(6, 2, 3, 0)), ValueError, "none of them 0, got shape (6, 2, 3, 0)"),
+    "no maps": ((IMAGES, torch.rand(0, 2, 3, 3)), ValueError, "none of them 0, got shape (0, 2, 3, 3)"),
+    "no channels": ((IMAGES, torch.rand(6, 0, 3, 3)), ValueError, "none of them 0, got shape (6, 0, 3, 3)"),
+    "empty image": ((torch.rand(1, 4, 0, 9), WEIGHT), ValueError, "`input` height must be at least 1, got 0"),
     "integer input": ((IMAGES.int(), WEIGHT), TypeError, "`input` must be of a floating-point type, got torch.int32"),
     "integer weight": ((IMAGES, WEIGHT.int()), TypeError, "`weight` must be of a floating-point type, got torch.int32"),
     "complex input": ((IMAGES.cfloat(), WEIGHT), TypeError, "`input` must be of a floating-point type"),
@@ -80,6 +112,7 @@ WRONG_TENSORS = {
         ValueError,
         "`bias` must hold one number per output channel (=6), got shape (5,)",
     ),
+    "bias rank": ((IMAGES, WEIGHT, torch.rand(6, 1)), ValueError, "(=6), got shape (6, 1)"),
     "array": ((IMAGES.numpy(), WEIGHT), TypeError, "`input` must be a tensor, got ndarray"),
     "missing weight": ((IMAGES, None), TypeError, "`weight` must be a tensor, got NoneType"),
 }
@@ -89,6 +122,31 @@ WRONG_TENSORS = {
 def test_wrong_tensors_are_named(tensors, error, message):
     with pytest.raises(error, match=re.escape(message)):
         si_conv2d(*tensors, groups=2)
+
+
+def test_an_empty_image_is_refused_even_if_padding_holds_the_kernel():
+    with pytest.raises(ValueError, match="`input` width must be at least 1, got 0"):
+        si_conv2d(torch.rand(1, 4, 8, 0), WEIGHT, groups=2, padding=2)
+
+
+def test_as_many_scales_as_a_byte_can_name_and_the_largest_are_accepted():
+    assert len(check_scales(range(1, 257))) == 256
+    assert check_scales((1, 1000)) == (1, 1000)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"stride": np.int64(2), "groups": np.int32(2)},
+        {"stride": (np.int64(2), 2), "padding": np.uint8(0)},
+        {"stride": [2], "padding": (0,), "dilation": [1]},
+        {"stride": np.array(2)},
+    ],
+    ids=str,
+)
+def test_integers_of_any_kind_are_accepted_alone_or_as_sequences_of_one_or_two(arguments):
+    expected = si_conv2d(IMAGES, WEIGHT, stride=2, groups=2)
+    assert torch.equal(si_conv2d(IMAGES, WEIGHT, **{"groups": 2, **arguments}), expected)
 
 
 def test_the_module_refuses_wrong_scales_when_it_is_made():

@@ -56,7 +56,9 @@ def make_signature(
         Axis(int(input_shape[axis - 2]), kernel[axis], strides[axis], pads[axis], dilations[axis]) for axis in (0, 1)
     )
     for name, axis in (("height", height), ("width", width)):
-        if axis.length < 1 or axis.output_size < 1:
+        if axis.length < 1:
+            raise ValueError(f"`input` {name} must be at least 1, got {axis.length}")
+        if axis.output_size < 1:
             reach = axis.dilation * (axis.kernel - 1) + 1
             raise ValueError(
                 f"`input` {name} (={axis.length}) plus padding (={sum(axis.padding)}) "
