@@ -18,4 +18,4 @@ test: install
 	$(BIN)/pytest
 
 reproduce: install
-	$(BIN)/python examples/one_filter_many_scales.py
+	$(BIN)/scaleconv reproduce table1 --preset quick

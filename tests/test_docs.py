@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from scaleconv.experiments import load_experiment, read_records
+from scaleconv.experiments.tables import cells, make_rows
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -27,3 +30,11 @@ def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_results_in_the_readme_are_those_of_the_records():
+    experiment = load_experiment("table1")
+    rows = make_rows(read_records(ROOT / "results" / "table1-100"), experiment.paper, experiment.baseline)
+    readme = (ROOT / "README.md").read_text()
+    for row in rows:
+        assert f"| {' | '.join(cells(row))} |" in readme

@@ -30,7 +30,7 @@ class DataConfig:
         seed: of the scales.
         train: digits in a set; a fold trains on one set and tests on the others.
         sets: how many sets the digits are divided into.
-        fold_seed: of the order in which the sets are filled; without it, the order of the file.
+        fold_seed: of the order in which the sets are filled; below 0, the order of the file.
     """
 
     dataset: str = "mnist"
@@ -39,7 +39,7 @@ class DataConfig:
     seed: int = 0
     train: int = 10_000
     sets: int = 6
-    fold_seed: int | None = None
+    fold_seed: int = 0
 
     def __post_init__(self) -> None:
         parse_scales(self.scales)

@@ -84,7 +84,8 @@ def prepare_digits(config: DataConfig, device: torch.device, data_dir: Path | No
     """Scale the digits, move them to the device and divide them."""
     digits = load_digits(config.dataset, data_dir=data_dir)
     made = make_set(digits, parse_scales(config.scales), config.size, seed=config.seed)
-    folds = make_folds(made.labels, config.train, count=config.sets, seed=config.fold_seed)
+    seed = config.fold_seed if config.fold_seed >= 0 else None
+    folds = make_folds(made.labels, config.train, count=config.sets, seed=seed)
     return Digits(made.images.to(device), made.labels.to(device), folds)
 
 
