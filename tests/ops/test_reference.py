@@ -57,8 +57,8 @@ def calls(draw):
         stride = (1, 1)
     padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) if kind == "numbers" else kind
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight_shape[2:], strict=True)]
-    size = [draw(st.integers(n + 1, n + 5)) for n in reach]
-    other = st.one_of(st.floats(0.2, 0.99), st.floats(1.01, 4 if max(size) < 10 else 2))
+    size = [draw(st.integers(n + 1, n + 6)) for n in reach]
+    other = st.one_of(st.floats(0.2, 0.4), st.floats(0.4, 0.99), st.floats(1.01, 4 if max(size) < 10 else 2))
     scales = draw(st.permutations([1.0, *draw(st.lists(other, min_size=1, max_size=3, unique=True))]))
     input_shape = (draw(st.integers(1, 2)), groups * weight_shape[1], *size)
     return input_shape, weight_shape, stride, padding, dilation, groups, tuple(scales), draw(st.booleans())
@@ -67,7 +67,7 @@ def calls(draw):
 def test_agrees_with_the_loop_reference():
     seen = Counter()
 
-    @settings(max_examples=300, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=350, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(calls(), st.integers(0, 2**31))
     def agree(call, seed):
         assert_loops_agree(*call, seed=seed)
@@ -78,13 +78,13 @@ def test_agrees_with_the_loop_reference():
         seen["by patches"] += True in orders
         seen["directly"] += False in orders
         seen["too small"] += len(levels) + 1 < len(signature.scales)
-        seen["shrunk to a third"] += any(level.scale < 0.33 for level in levels)
+        seen["shrunk below 0.4"] += any(level.scale < 0.4 for level in levels)
         seen["enlarged by three"] += any(level.scale > 3 for level in levels)
 
     agree()
     assert seen["compared"] >= 200
     assert min(seen["by patches"], seen["directly"]) >= 60, seen
-    assert min(seen["too small"], seen["shrunk to a third"], seen["enlarged by three"]) >= 10, seen
+    assert min(seen["too small"], seen["shrunk below 0.4"], seen["enlarged by three"]) >= 10, seen
 
 
 @pytest.mark.parametrize(("maps", "kernel", "patches"), [(2, 3, False), (6, 1, True)], ids=["whole levels", "patches"])
