@@ -6,34 +6,9 @@ import sys
 import pytest
 import typer
 
+from command import refused
 from scaleconv import cli
 from scaleconv.data import embedded_digits, make_set, read_set
-
-
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Run the command in an empty directory with an empty cache: exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SCALECONV_DATA", raising=False)
-    monkeypatch.delenv("SCALECONV_TRACEBACK", raising=False)
-    monkeypatch.setattr("platformdirs.user_cache_dir", lambda *_, **__: str(tmp_path / "cache"))
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(argument) for argument in arguments])
-        return end.value.code, *capsys.readouterr()
-
-    return call
-
-
-def refused(result, *words):
-    code, output, errors = result
-    assert code == 2
-    assert output == ""
-    assert errors.count("\n") == 1, errors
-    assert errors.startswith("scaleconv: ")
-    for word in words:
-        assert word in errors
 
 
 def test_make_writes_the_set_that_the_library_makes(run, tmp_path):
@@ -148,7 +123,9 @@ def test_interruption_is_130_however_the_command_line_reports_it(run, monkeypatc
         raise interruption
 
     monkeypatch.setattr(cli, "app", interrupt)
-    assert run("data", "info") == (130, "", "")
+    code, output, errors = run("data", "info")
+    assert (code, output) == (130, "")
+    assert errors.startswith("scaleconv: interrupted; what was finished is kept")
 
 
 @pytest.mark.parametrize("command", ["", "cli.app = lambda **_: print('unflushed');"])

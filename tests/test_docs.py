@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scaleconv import macs
 from scaleconv.experiments import load_experiment, read_records
 from scaleconv.experiments.tables import cells, make_rows
 
@@ -23,6 +24,13 @@ def test_the_code_on_the_first_screen_runs():
     names = {}
     exec(block, names)
     assert names["features"].shape == (8, 64, 56, 56)
+
+
+def test_the_cost_in_the_readme_is_what_is_counted():
+    first, second = macs((1, 1, 28, 28), (36, 1, 7, 7)), macs((1, 36, 11, 11), (64, 36, 5, 5))
+    counts = [count.total / cost.conv2d.total for cost in (first, second) for count in (cost.chosen, cost.direct)]
+    stated = "{:.1f} times the operations of its convolution instead of {:.1f}, the second {:.1f} instead of {:.1f}"
+    assert stated.format(*counts) in " ".join((ROOT / "README.md").read_text().split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -15,6 +15,8 @@ import typer
 if TYPE_CHECKING:
     from scaleconv.experiments import Experiment, Record
 
+INTERRUPTED = 130
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 data_app = typer.Typer(no_args_is_help=True, help="The digits and the sets made of them.", rich_markup_mode=None)
 app.add_typer(data_app, name="data")
@@ -278,16 +280,17 @@ def main(arguments: list[str] | None = None) -> None:
         code = app(args=arguments, prog_name="scaleconv", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except Exception as error:
+        code = _report(error)
+    if code == INTERRUPTED:  # some versions of typer return it, others raise
         print(
             "scaleconv: interrupted; what was finished is kept, and the same command goes on from there",
             file=sys.stderr,
         )
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except Exception as error:
-        sys.exit(_report(error))
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import struct
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -66,7 +68,9 @@ def folder(contents, tmp_path):
 def cache(monkeypatch, tmp_path):
     """No test reads or writes the user's own cache directory, except the one that looks for full MNIST."""
     monkeypatch.delenv(digits.VARIABLE, raising=False)
-    monkeypatch.setattr("platformdirs.user_cache_dir", lambda *_, **__: str(tmp_path / "cache"))
+    monkeypatch.setitem(
+        sys.modules, "platformdirs", SimpleNamespace(user_cache_dir=lambda *_, **__: str(tmp_path / "cache"))
+    )
     return tmp_path / "cache"
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tolerance import TOLERANCE
 
 from scaleconv import si_conv2d
+from tolerance import TOLERANCE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -14,7 +14,9 @@ from .tables import cells, comma_separated, footnotes, header, make_rows, markdo
 
 def terminal_table(experiment: Experiment, records: Sequence[Record]) -> Table:
     """The table for a terminal."""
-    table = Table(title=experiment.title, caption="\n".join(footnotes(records)), title_justify="left", caption_justify="left")
+    table = Table(
+        title=experiment.title, caption="\n".join(footnotes(records)), title_justify="left", caption_justify="left"
+    )
     for column, name in enumerate(header(experiment)):
         table.add_column(name, justify="left" if column == 0 else "right", no_wrap=True)
     for row in make_rows(records, experiment.paper, experiment.baseline):

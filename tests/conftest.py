@@ -1,0 +1,26 @@
+"""What tests of several rooms use."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from scaleconv import cli
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run the command in an empty directory with an empty cache: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCALECONV_DATA", raising=False)
+    monkeypatch.delenv("SCALECONV_TRACEBACK", raising=False)
+    monkeypatch.setitem(
+        sys.modules, "platformdirs", SimpleNamespace(user_cache_dir=lambda *_, **__: str(tmp_path / "cache"))
+    )
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(argument) for argument in arguments])
+        return end.value.code, *capsys.readouterr()
+
+    return call

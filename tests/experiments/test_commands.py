@@ -1,0 +1,110 @@
+"""The commands reproduce, show and train, and one line with an exit code for everything that goes wrong."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from command import refused
+from scaleconv.experiments import read_records
+
+SMALL = ("data.train=200", "network.maps=[2,3]", "network.hidden=8", "training.batch=50")
+TINY = (*(part for setting in SMALL for part in ("--set", setting)), "--epochs", "2")
+
+
+@pytest.fixture
+def table(run, tmp_path):
+    """Results of a tiny experiment, and what the command printed."""
+    printed = run("reproduce", "table1", "--models", "convnet,si_convnet", "--folds", "0,1", *TINY)
+    return tmp_path / "results" / "table1-quick", printed
+
+
+def test_reproduce_prints_the_table_and_writes_it_beside_the_records(table):
+    folder, (code, output, errors) = table
+    assert (code, errors) == (0, "")
+    assert "SI-ConvNet" in output
+    assert "3.13 ± 0.19" in output
+    assert {path.name for path in folder.glob("*.*")} == {
+        "convnet-fold0-seed0.json",
+        "convnet-fold1-seed0.json",
+        "si_convnet-fold0-seed0.json",
+        "si_convnet-fold1-seed0.json",
+        "error.png",
+        "table.csv",
+        "table.md",
+    }
+
+
+def test_show_reads_the_records_only(table, run):
+    folder, (_, output, _) = table
+    shown = run("show", "table1-quick")
+    assert shown[0] == 0
+    assert shown[1].splitlines()[3:8] == output.splitlines()[3:8]
+    summary = json.loads(run("show", "table1-quick", "--json")[1])
+    errors = [record.test_error for record in read_records(folder) if record.model == "si_convnet"]
+    assert summary["si_convnet"]["mean"] == pytest.approx(sum(errors) / 2)
+    assert set(summary["convnet"]) == {"mean", "std", "n"}
+    assert summary["convnet"]["n"] == 2
+
+
+def test_a_damaged_record_is_one_line(table, run):
+    folder, _ = table
+    (folder / "convnet-fold0-seed0.json").write_text("{")
+    refused(run("show", "table1-quick"), "convnet-fold0-seed0.json is not a valid record", "delete it")
+
+
+def test_train_keeps_a_record_and_weights(run, tmp_path):
+    code, output, errors = run("train", "convnet", "--fold", "1", *TINY)
+    assert (code, errors) == (0, "")
+    (record,) = read_records(tmp_path / "results" / "train")
+    assert (record.model, record.fold) == ("convnet", 1)
+    assert f"test error {record.test_error:.2f} % after 2 epochs" in output
+    assert Path(output.split("weights: ")[1].strip()).is_file()
+
+
+WRONG = {
+    "item": (("reproduce", "table9"), "`item` must be one of", "'table9'"),
+    "preset": (("reproduce", "table1", "--preset", "fast"), "`preset` must be one of quick, paper", "'fast'"),
+    "key": (("reproduce", "table1", "--set", "training.foo=1"), "`foo`", "unknown"),
+    "setting": (("reproduce", "table1", "--set", "foo"), "`set` must be KEY=VALUE", "'foo'"),
+    "folds": (("reproduce", "table1", "--folds", "one"), "`folds` must be whole numbers", "'one'"),
+    "fold": (("reproduce", "table1", "--folds", "7"), "`folds` must lie between 0 and 5, got 7"),
+    "epochs": (("reproduce", "table1", "--epochs", "0"), "`epochs` must be at least 1, got 0"),
+    "device": (("reproduce", "table1", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
+    "data": (("reproduce", "table1", "--preset", "paper", "--data-dir", "nowhere"), "`data_dir` (=nowhere)"),
+    "model": (("train", "resnet"), "`models` must be among", "'resnet'"),
+    "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce table1"),
+    "output": (("reproduce", "table1", "--results", "/dev/null/x", *TINY), "cannot write to /dev/null/x", "--results"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_one_line(run, case):
+    arguments, *words = case
+    refused(run(*arguments), *words)
+
+
+def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):
+    refused(
+        run("reproduce", "table1", "--preset", "paper", "--data-dir", tmp_path), "train-images-idx3-ubyte", "put the"
+    )
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path):
+    command = [sys.executable, "-m", "scaleconv.cli", "reproduce", "table1", "--models", "convnet", *TINY[:-1], "2000"]
+    process = subprocess.Popen([*command, "--folds", "0"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    folder = tmp_path / "results" / "table1-quick" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("*.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].startswith("scaleconv: interrupted; what was finished is kept")
+    assert "Traceback" not in errors
+    assert list(folder.glob("*.safetensors"))
+    assert not list(folder.glob("*.part"))
