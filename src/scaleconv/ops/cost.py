@@ -1,8 +1,8 @@
 """How many multiply-accumulate operations a call takes, and which of the two exact orders is the cheaper one.
 
 Paper, appendix B counts the convolution of every enlarged image. Resampling and convolution are linear and commute, so
-an enlarged level can instead be evaluated at the output positions only, which bounds its cost by one convolution.
-Numbers only; no tensors here.
+a level can instead be evaluated at the output positions only: at most one convolution, and the gathering of patches,
+whatever the scale. Numbers only; no tensors here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -104,10 +104,10 @@ def macs(
 
     Example:
         >>> cost = macs((1, 1, 28, 28), (36, 1, 7, 7))
-        >>> round(cost.direct.convolution / cost.conv2d.convolution, 1)
-        11.7
-        >>> round(cost.chosen.convolution / cost.conv2d.convolution, 1)
-        4.8
+        >>> round(cost.direct.convolution / cost.conv2d.total, 1), round(cost.direct.total / cost.conv2d.total, 1)
+        (11.7, 19.6)
+        >>> round(cost.chosen.convolution / cost.conv2d.total, 1), round(cost.chosen.total / cost.conv2d.total, 1)
+        (4.8, 8.3)
     """
     signature = make_signature(input_shape, weight_shape, stride, padding, dilation, groups, scales)
     images = input_shape[0] if len(input_shape) == 4 else 1

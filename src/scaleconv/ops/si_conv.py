@@ -91,8 +91,8 @@ def si_conv2d(
     levels cover; and where the surroundings of the pattern come into view.
 
     The gradient goes to the winning level only. Forward and backward are deterministic wherever `conv2d` is, and can be
-    differentiated again. `scales=(1,)` is `conv2d`, bit for bit. A NaN or infinity in an image makes every output of
-    that image that meets a rescaled level NaN.
+    differentiated again, in reverse and in forward mode. `scales=(1,)` is `conv2d`, bit for bit. A NaN or infinity in
+    an image makes every output of that image that meets a rescaled level NaN.
 
     Args:
         input: images, of a floating-point type.
@@ -101,7 +101,7 @@ def si_conv2d(
         stride, dilation: an integer or a pair (height, width).
         padding: an integer, a pair, 'valid' or 'same' (which needs a stride of 1).
         groups: blocks of channels that are convolved apart.
-        scales: the factors; distinct, positive, 1 among them.
+        scales: the factors; distinct, positive, at most 1000, 1 among them.
         antialias: average pixels when a level shrinks the input, instead of skipping some. The paper does not.
         return_winner: also return, for each output, the index in `scales` of the level it came from.
 
