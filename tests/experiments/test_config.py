@@ -51,7 +51,7 @@ WRONG = {
     "model": (("table1", "quick", {"models": ["resnet"]}), "`models` must be among .*, got 'resnet'"),
     "no model": (("table1", "quick", {"models": []}), "`models` must name at least one"),
     "fold twice": (("table1", "quick", {"folds": [1, 1]}), r"`folds` must name .* none twice, got \[1, 1\]"),
-    "fold": (("table1", "quick", {"folds": [6]}), "`folds` must lie between 0 and 5, got 6"),
+    "fold": (("table1", "paper", {"folds": [6]}), "`folds` must lie between 0 and 5, got 6"),
     "epochs": (("table1", "quick", {"training.epochs": 0}), "`epochs` must be at least 1, got 0"),
     "rate": (("table1", "quick", {"training.learning_rate": -1}), "`learning_rate` must be at least 0, got -1.0"),
     "NaN": (("table1", "quick", {"training.momentum": float("nan")}), "`momentum` must be at least 0, got nan"),

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from scaleconv import DEFAULT_SCALES, si_conv2d
+from scaleconv.ops import pool
 from tolerance import assert_close
 
 
@@ -139,14 +140,14 @@ def test_nan_reaches_every_output_of_its_image_that_a_rescaled_level_covers():
     assert output[0].isfinite().all()
 
 
-def test_nan_of_the_unscaled_level_is_kept_where_others_are_finite():
-    stripes = torch.full((1, 1, 8, 8), 1e30)
-    stripes[..., 1::2] *= -1  # at scale 0.5 every sample is the mean of two stripes, 0
-    weight = torch.full((1, 1, 1, 2), 1e30)
-    assert F.conv2d(stripes, weight).isnan().all()  # ∞ − ∞
-    output, winner = si_conv2d(stripes, weight, scales=(1, 0.5), return_winner=True)
-    assert output.isnan().all()
-    assert (winner == 0).all()
+@pytest.mark.parametrize("level_with_nan", [0, 1])
+def test_nan_of_one_level_is_kept_where_the_other_is_finite(level_with_nan, monkeypatch):
+    responses = [torch.zeros(1, 1, 8, 8), torch.ones(1, 1, 8, 8)]
+    responses[level_with_nan][0, 0, 3, 4] = torch.nan
+    monkeypatch.setattr(pool, "_respond", lambda level, *_: responses[level.index].clone())
+    output = si_conv2d(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 1, 1), scales=(1, 0.5))
+    assert output[0, 0, 3, 4].isnan()
+    assert output.isnan().sum() == 1
 
 
 def test_results_repeat_bit_for_bit_under_deterministic_algorithms():
