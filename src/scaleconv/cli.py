@@ -272,6 +272,10 @@ def _print_report(experiment: "Experiment", records: "list[Record]", folder: Pat
     _print_table(experiment, records)
     for path in write_report(experiment, records, folder):
         typer.echo(path)
+    if experiment.preset == "quick":
+        typer.echo(
+            f"This was a small version of it; at the paper's size: scaleconv reproduce {experiment.item} --preset paper"
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:

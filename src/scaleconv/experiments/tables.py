@@ -106,9 +106,11 @@ def footnotes(records: Sequence[Record]) -> list[str]:
     epochs = sorted({len(record.history) for record in records})
     devices = sorted({str(record.environment["device"]) for record in records})
     data = sorted({f"{r.config['data']['train']} {r.config['data']['dataset']} digits" for r in records})
+    maps = sorted({" and ".join(map(str, r.config["network"]["maps"])) for r in records})
     return [
         "Test error in percent, mean ± standard deviation over folds; p of an exact paired sign-flip test.",
-        f"Trained on {' / '.join(data)} for {' / '.join(map(str, epochs))} epochs, on {' / '.join(devices)}.",
+        f"Trained on {' / '.join(data)} for {' / '.join(map(str, epochs))} epochs, on {' / '.join(devices)}; "
+        f"{' / '.join(maps)} feature maps.",
         "A dash under “ours” is a method with no records here; the paper's number is shown alone.",
     ]
 
