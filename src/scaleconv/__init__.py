@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .nn import SIConv2d
+from .nn import SIConv2d, convert, revert
 from .ops import DEFAULT_SCALES, macs, si_conv2d
 
 try:
@@ -10,4 +10,4 @@ try:
 except PackageNotFoundError:  # run from a source tree that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["DEFAULT_SCALES", "SIConv2d", "__version__", "macs", "si_conv2d"]
+__all__ = ["DEFAULT_SCALES", "SIConv2d", "__version__", "convert", "macs", "revert", "si_conv2d"]
