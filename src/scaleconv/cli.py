@@ -252,7 +252,8 @@ def _run(experiment: "Experiment", folder: Path, device: str, data_dir: Path | N
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"`device` must be one this machine has, got {device!r} ({error})") from None
-    torch.set_float32_matmul_precision("high")  # TF32 for all products on a GPU, as its convolutions have anyway
+    if torch.device(device).type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
     with Board(Console(stderr=True)) as board:
         return run_experiment(experiment, folder, device=device, data_dir=data_dir, watcher=board)
 

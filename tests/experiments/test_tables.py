@@ -16,7 +16,7 @@ ERRORS = {"convnet": [4.0, 5.0, 6.0], "si_convnet": [3.0, 4.5, 4.5]}
 def record(model, fold, error):
     config = {"data": {"train": 60, "dataset": "embedded"}, "network": {"maps": [2, 3]}}
     history = [Epoch(1, 2.3, 2 * error, 1.0), Epoch(2, 1.0, None, 1.0), Epoch(3, 0.5, error, 1.0)]
-    return Record("table1", model, fold, 0, error, config, {"device": "a device"}, history, 10, 3.0, 1.0, 1)
+    return Record("table1", model, fold, 0, error, config, {"device": "a device"}, history, 10, 3.0, 1.0, 4)
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def test_only_shared_folds_are_compared(records, experiment):
 
 def test_methods_without_records_show_only_the_papers_number(records, experiment):
     texts = {row.model: cells(row) for row in make_rows(records, experiment.paper, "convnet")}
-    assert texts["rbm"] == ("RBM", "6.10", "–", "0", "–", "–")
-    assert texts["si_convnet"] == ("SI-ConvNet", "3.13 ± 0.19", "4.00 ± 0.87", "3", "20.0 %", "0.250")
+    assert texts["rbm"] == ("RBM", "6.10", "–", "0", "–", "–", "–")
+    assert texts["si_convnet"] == ("SI-ConvNet", "3.13 ± 0.19", "4.00 ± 0.87", "3", "20.0 %", "0.250", "0.25")
 
 
 def test_csv_holds_the_unrounded_numbers(records, experiment):
@@ -69,7 +69,7 @@ def test_summaries_have_mean_std_and_n(records):
 def test_the_report_is_a_table_twice_and_a_picture(records, experiment, tmp_path):
     paths = write_report(experiment, records, tmp_path)
     assert [path.name for path in paths] == ["table.md", "table.csv", "error.png"]
-    assert "| SI-ConvNet | 3.13 ± 0.19 | 4.00 ± 0.87 | 3 | 20.0 % | 0.250 |" in paths[0].read_text()
+    assert "| SI-ConvNet | 3.13 ± 0.19 | 4.00 ± 0.87 | 3 | 20.0 % | 0.250 | 0.25 |" in paths[0].read_text()
     assert "60 embedded digits for 3 epochs, on a device; 2 and 3 feature maps." in paths[0].read_text()
     assert paths[2].read_bytes().startswith(b"\x89PNG")
     assert terminal_table(experiment, records).row_count == 5

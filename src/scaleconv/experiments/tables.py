@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 
 from ..metrics import Summary, relative_reduction, sign_flip_test, summarise
 from ..models import TITLES
@@ -11,7 +12,7 @@ from .config import Experiment
 from .records import Record
 
 PAPER_TITLES = {"rbm": "RBM", "si_rbm": "Scale-invariant RBM", **TITLES}
-HEADER = ("method", "paper", "ours", "n", "under {}", "p")
+HEADER = ("method", "paper", "ours", "n", "under {}", "p", "s / epoch")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Row:
         ours: over the records; None if there are none.
         reduction: percent under the baseline, over the folds both have; None for the baseline itself.
         p: of the paired differences to the baseline.
+        seconds: of the device for one epoch of one run, median over the records.
     """
 
     model: str
@@ -30,6 +32,7 @@ class Row:
     ours: Summary | None
     reduction: float | None
     p: float | None
+    seconds: float | None
 
     @property
     def title(self) -> str:
@@ -45,8 +48,10 @@ def summaries(records: Sequence[Record]) -> dict[str, dict[str, float | int | No
 def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
     """Rows in the order of the paper's table, then the methods it does not have."""
     errors: dict[str, dict[tuple[int, int], float]] = {}
+    times: dict[str, list[float]] = {}
     for record in records:
         errors.setdefault(record.model, {})[record.fold, record.seed] = record.test_error
+        times.setdefault(record.model, []).append(record.seconds_per_epoch / record.runs_together)
     rows = []
     for model in [*PAPER_TITLES, *sorted(set(errors) - set(PAPER_TITLES))]:
         if model not in paper and model not in errors:
@@ -61,6 +66,7 @@ def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], ba
                 ours=summarise(list(ours.values())) if ours else None,
                 reduction=relative_reduction(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if compared else None,
                 p=sign_flip_test([a - b for a, b in pairs]) if compared else None,
+                seconds=median(times[model]) if ours else None,
             )
         )
     return rows
@@ -70,11 +76,11 @@ def cells(row: Row) -> tuple[str, ...]:
     """A row as text, in the order of `HEADER`."""
     paper = " ± ".join(f"{value:.2f}" for value in row.paper) if row.paper else "–"
     if row.ours is None:
-        return row.title, paper, "–", "0", "–", "–"
+        return row.title, paper, "–", "0", "–", "–", "–"
     spread = f" ± {row.ours.std:.2f}" if row.ours.std is not None else ""
     reduction = "–" if row.reduction is None else f"{row.reduction:.1f} %"
     p = "–" if row.p is None else f"{row.p:.3f}"
-    return row.title, paper, f"{row.ours.mean:.2f}{spread}", str(row.ours.n), reduction, p
+    return row.title, paper, f"{row.ours.mean:.2f}{spread}", str(row.ours.n), reduction, p, f"{row.seconds:.2g}"
 
 
 def header(experiment: Experiment) -> tuple[str, ...]:
@@ -92,10 +98,12 @@ def comma_separated(rows: Sequence[Row]) -> str:
     """The table as CSV, unrounded."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["model", "paper_mean", "paper_std", "mean", "std", "n", "reduction_percent", "p"])
+    writer.writerow(
+        ["model", "paper_mean", "paper_std", "mean", "std", "n", "reduction_percent", "p", "seconds_per_epoch"]
+    )
     for row in rows:
         ours = (row.ours.mean, row.ours.std, row.ours.n) if row.ours else (None, None, 0)
-        writer.writerow([row.model, *(*row.paper, None, None)[:2], *ours, row.reduction, row.p])
+        writer.writerow([row.model, *(*row.paper, None, None)[:2], *ours, row.reduction, row.p, row.seconds])
     return stream.getvalue()
 
 
@@ -112,6 +120,7 @@ def footnotes(records: Sequence[Record]) -> list[str]:
         f"Trained on {' / '.join(data)} for {' / '.join(map(str, epochs))} epochs, on {' / '.join(devices)}; "
         f"{' / '.join(maps)} feature maps.",
         "A dash under “ours” is a method with no records here; the paper's number is shown alone.",
+        "s / epoch: seconds of the device for one epoch of one run, without tests.",
     ]
 
 
