@@ -26,6 +26,7 @@ class Board:
             disable=not console.is_terminal,
         )
         self.tasks: dict[tuple[str, int], TaskID] = {}
+        self.errors: dict[tuple[str, int], str] = {}  # as last tested
 
     def __enter__(self) -> "Board":
         self.progress.start()
@@ -39,9 +40,10 @@ class Board:
         self.tasks[model, fold] = task
 
     def epoch(self, model: str, fold: int, entry: Epoch) -> None:
-        error = "" if entry.test_error is None else f"  error {entry.test_error:5.2f} %"
+        if entry.test_error is not None:
+            self.errors[model, fold] = f"  error {entry.test_error:5.2f} %"
         rate = f"  {1 / entry.seconds:.2g} epochs/s" if entry.seconds >= 1e-9 else ""
-        figures = f"loss {entry.train_loss:.4f}{error}{rate}"
+        figures = f"loss {entry.train_loss:.4f}{self.errors.get((model, fold), '')}{rate}"
         self.progress.update(self.tasks[model, fold], completed=entry.epoch, figures=figures)
 
     def skip(self, model: str, fold: int, epochs: int) -> None:
