@@ -8,12 +8,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from scaleconv.experiments import Experiment, Record
 
 INTERRUPTED = 130
 
@@ -68,6 +65,8 @@ def reproduce(
 ) -> None:
     """Run an item of the paper and show it beside the paper's numbers. What is finished is not run again."""
     from scaleconv.experiments import load_experiment
+    from scaleconv.experiments.progress import run_on_terminal
+    from scaleconv.experiments.report import print_table, write_report
 
     changes = {
         "models": models and [part.strip() for part in models.split(",")],
@@ -77,8 +76,12 @@ def reproduce(
     }
     experiment = load_experiment(item, preset, _overrides(changes, settings))
     folder = results / (name or (item if preset == "paper" else f"{item}-{preset}"))
-    records = _run(experiment, folder, device, data_dir)
-    _print_report(experiment, records, folder)
+    records = run_on_terminal(experiment, folder, device, data_dir)
+    print_table(experiment, records)
+    for path in write_report(experiment, records, folder):
+        typer.echo(path)
+    if preset == "quick":
+        typer.echo(f"This was a small version; at the paper's size: scaleconv reproduce {item} --preset paper")
 
 
 @app.command()
@@ -89,6 +92,7 @@ def show(
 ) -> None:
     """Show an experiment from its records, without running anything."""
     from scaleconv.experiments import load_experiment, read_records
+    from scaleconv.experiments.report import print_table
     from scaleconv.experiments.tables import summaries
 
     experiment = load_experiment(name.partition("-")[0])
@@ -98,7 +102,7 @@ def show(
     if as_json:
         typer.echo(json.dumps(summaries(records), indent=1))
     else:
-        _print_table(experiment, records)
+        print_table(experiment, records)
 
 
 @app.command()
@@ -116,11 +120,12 @@ def train(
 ) -> None:
     """Train one network on one fold; its record and weights are kept."""
     from scaleconv.experiments import load_experiment
+    from scaleconv.experiments.progress import run_on_terminal
     from scaleconv.experiments.runner import weights_path
 
     changes = {"models": [model], "folds": [fold], "training.epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings))
-    (record,) = _run(experiment, results / name, device, data_dir)
+    (record,) = run_on_terminal(experiment, results / name, device, data_dir)
     weights = weights_path(results / name, model, fold, record.seed)
     typer.echo(f"{model}, fold {fold}: test error {record.test_error:.2f} % after {len(record.history)} epochs")
     typer.echo(f"weights: {weights}")
@@ -237,46 +242,6 @@ def _whole_numbers(option: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"`{option}` must be whole numbers separated by commas, got {text!r}") from None
-
-
-def _run(experiment: "Experiment", folder: Path, device: str, data_dir: Path | None) -> "list[Record]":
-    import torch
-    from rich.console import Console
-
-    from scaleconv.experiments import run_experiment
-    from scaleconv.experiments.progress import Board
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"`device` must be one this machine has, got {device!r} ({error})") from None
-    if torch.device(device).type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
-    with Board(Console(stderr=True)) as board:
-        return run_experiment(experiment, folder, device=device, data_dir=data_dir, watcher=board)
-
-
-def _print_table(experiment: "Experiment", records: "list[Record]") -> None:
-    from rich.console import Console
-
-    from scaleconv.experiments.report import terminal_table
-
-    wide = None if sys.stdout.isatty() else 120
-    Console(width=wide).print(terminal_table(experiment, records))
-
-
-def _print_report(experiment: "Experiment", records: "list[Record]", folder: Path) -> None:
-    from scaleconv.experiments.report import write_report
-
-    _print_table(experiment, records)
-    for path in write_report(experiment, records, folder):
-        typer.echo(path)
-    if experiment.preset == "quick":
-        typer.echo(
-            f"This was a small version of it; at the paper's size: scaleconv reproduce {experiment.item} --preset paper"
-        )
 
 
 def main(arguments: list[str] | None = None) -> None:

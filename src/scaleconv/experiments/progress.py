@@ -1,12 +1,30 @@
 """Live progress of an experiment on a terminal; silent anywhere else."""
 
+from pathlib import Path
 from types import TracebackType
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..models import TITLES
-from .records import Epoch
+from .config import Experiment
+from .records import Epoch, Record
+from .runner import run_experiment
+
+
+def run_on_terminal(experiment: Experiment, folder: Path, device: str, data_dir: Path | None) -> list[Record]:
+    """Run an experiment with live progress; `auto` takes a GPU if there is one."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"`device` must be one this machine has, got {device!r} ({error})") from None
+    if torch.device(device).type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
+    with Board(Console(stderr=True)) as board:
+        return run_experiment(experiment, folder, device=device, data_dir=data_dir, watcher=board)
 
 
 class Board:

@@ -1,8 +1,10 @@
 """The outcome of an experiment as people read it: terminal table, Markdown, CSV and a picture, all from records."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 
 from ..data.atomic import atomic_path
@@ -22,6 +24,11 @@ def terminal_table(experiment: Experiment, records: Sequence[Record]) -> Table:
     for row in make_rows(records, experiment.paper, experiment.baseline):
         table.add_row(*cells(row))
     return table
+
+
+def print_table(experiment: Experiment, records: Sequence[Record]) -> None:
+    """Print the table; a terminal knows its width, a file should not be folded at 80."""
+    Console(width=None if sys.stdout.isatty() else 120).print(terminal_table(experiment, records))
 
 
 def write_report(experiment: Experiment, records: Sequence[Record], folder: Path) -> list[Path]:
