@@ -64,7 +64,7 @@ def reproduce(
     settings: Set = None,
 ) -> None:
     """Run an item of the paper and show it beside the paper's numbers. What is finished is not run again."""
-    from scaleconv.experiments import load_experiment
+    from scaleconv.experiments import load_experiment, read_records
     from scaleconv.experiments.progress import run_on_terminal
     from scaleconv.experiments.report import print_table, write_report
 
@@ -76,7 +76,8 @@ def reproduce(
     }
     experiment = load_experiment(item, preset, _overrides(changes, settings))
     folder = results / (name or (item if preset == "paper" else f"{item}-{preset}"))
-    records = run_on_terminal(experiment, folder, device, data_dir)
+    run_on_terminal(experiment, folder, device, data_dir)
+    records = read_records(folder)  # those of earlier calls too
     print_table(experiment, records)
     for path in write_report(experiment, records, folder):
         typer.echo(path)
@@ -88,6 +89,9 @@ def reproduce(
 def show(
     name: Annotated[str, typer.Argument(help="Folder of the records, such as table1 or table1-quick.")],
     as_json: Annotated[bool, typer.Option("--json", help="Mean, std and n per model, as JSON.")] = False,
+    item: Annotated[
+        str | None, typer.Option(help="The paper item, if the folder's name does not begin with it.")
+    ] = None,
     results: Results = Path("results"),
 ) -> None:
     """Show an experiment from its records, without running anything."""
@@ -95,10 +99,12 @@ def show(
     from scaleconv.experiments.report import print_table
     from scaleconv.experiments.tables import summaries
 
-    experiment = load_experiment(name.partition("-")[0])
     records = read_records(results / name)
     if not records:
-        raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {name.partition('-')[0]}` first")
+        others = sorted({path.parent.name for path in results.glob("*/*-fold*-seed*.json")})
+        there = f"; there are records of {', '.join(others)}" if others else ""
+        raise ValueError(f"no records in {results / name}: run `scaleconv reproduce` first{there}")
+    experiment = load_experiment(item or name.partition("-")[0])
     if as_json:
         typer.echo(json.dumps(summaries(records), indent=1))
     else:

@@ -77,7 +77,7 @@ WRONG = {
     "device": (("reproduce", "table1", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "data": (("reproduce", "table1", "--preset", "paper", "--data-dir", "nowhere"), "`data_dir` (=nowhere)"),
     "model": (("train", "resnet"), "`models` must be among", "'resnet'"),
-    "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce table1"),
+    "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce"),
     "output": (("reproduce", "table1", "--results", "/dev/null/x", *TINY), "cannot write to /dev/null/x", "--results"),
 }
 

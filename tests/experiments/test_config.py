@@ -48,6 +48,7 @@ WRONG = {
     "fraction": (("table1", "quick", {"training.batch": 1.5}), "`batch` in .* must be int, got 1.5"),
     "list": (("table1", "quick", {"folds": 3}), "`folds` in .* must be tuple.*, got 3"),
     "table": (("table1", "quick", {"training": 3}), r"\[training\] must be a table, got 3"),
+    "baseline": (("table1", "quick", {"baseline": "nope"}), "`baseline` must be among .*, got 'nope'"),
     "model": (("table1", "quick", {"models": ["resnet"]}), "`models` must be among .*, got 'resnet'"),
     "no model": (("table1", "quick", {"models": []}), "`models` must name at least one"),
     "fold twice": (("table1", "quick", {"folds": [1, 1]}), r"`folds` must name .* none twice, got \[1, 1\]"),

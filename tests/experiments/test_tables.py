@@ -57,6 +57,8 @@ def test_csv_holds_the_unrounded_numbers(records, experiment):
     rows = list(csv.DictReader(io.StringIO(comma_separated(make_rows(records, experiment.paper, "convnet")))))
     by_model = {row["model"]: row for row in rows}
     assert float(by_model["si_convnet"]["std"]) == pytest.approx(0.75**0.5, abs=1e-15)
+    assert float(by_model["si_convnet"]["reduction_percent"]) == pytest.approx(20)
+    assert float(by_model["si_convnet"]["p"]) == 0.25
     assert by_model["rbm"]["mean"] == ""
     assert by_model["convnet"]["paper_std"] == "0.23"
 

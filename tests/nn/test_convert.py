@@ -81,6 +81,13 @@ def test_hooks_move_along():
     assert seen == [1]
 
 
+def test_a_layer_used_twice_side_by_side_stays_one():
+    layer = nn.Conv2d(3, 3, 3, padding=1)
+    converted = convert(nn.Sequential(layer, layer))
+    assert type(converted[0]) is SIConv2d
+    assert converted[0] is converted[1]
+
+
 def test_where_chooses_by_name_and_layer():
     names = []
 

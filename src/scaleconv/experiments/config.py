@@ -126,9 +126,9 @@ class Experiment:
     paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.models:
+        for key, name in [*(("models", name) for name in self.models), ("baseline", self.baseline)]:
             if name not in TITLES:
-                raise ValueError(f"`models` must be among {', '.join(TITLES)}, got {name!r}")
+                raise ValueError(f"`{key}` must be among {', '.join(TITLES)}, got {name!r}")
         for fold in self.folds:
             if not 0 <= fold < self.data.sets:
                 raise ValueError(f"`folds` must lie between 0 and {self.data.sets - 1}, got {fold}")
@@ -169,7 +169,7 @@ def load_experiment(item: str, preset: str = "paper", overrides: Mapping[str, An
         for parent in reversed(parents):
             change = {parent: change}
         _merge(table, change)
-    return build(Experiment, {"item": item, "preset": preset, **table}, f"{item}.toml")
+    return build(Experiment, {**table, "item": item, "preset": preset}, f"{item}.toml")
 
 
 def parse_override(text: str) -> tuple[str, Any]:

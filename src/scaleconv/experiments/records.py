@@ -42,7 +42,7 @@ class Record:
         environment: versions, hardware, commit.
         history: what was measured in each epoch.
         parameters: numbers the network learned.
-        seconds: of training, tests included, over all sittings.
+        seconds: of training, without tests, over all sittings.
         seconds_per_epoch: median over the epochs, without tests.
         runs_together: how many runs shared the device meanwhile.
     """
@@ -84,6 +84,8 @@ def read_record(path: Path) -> Record:
         record = build(Record, json.loads(path.read_text(encoding="utf-8")), "the record")
         if not record.history or not 0 <= record.test_error <= 100:
             raise ValueError("`history` must not be empty, and `test_error` a percentage")
+        if record_path(path.parent, record.model, record.fold, record.seed) != path:
+            raise ValueError(f"it is of {record.model}, fold {record.fold}, seed {record.seed}")
     except ValueError as error:
         raise ValueError(f"{path} is not a valid record ({error}): delete it and run the experiment again") from None
     return record

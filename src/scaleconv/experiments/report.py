@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..data.atomic import atomic_path
 from .config import Experiment
@@ -17,7 +18,10 @@ from .tables import cells, comma_separated, footnotes, header, make_rows, markdo
 def terminal_table(experiment: Experiment, records: Sequence[Record]) -> Table:
     """The table for a terminal."""
     table = Table(
-        title=experiment.title, caption="\n".join(footnotes(records)), title_justify="left", caption_justify="left"
+        title=Text(experiment.title),
+        caption=Text("\n".join(footnotes(records))),
+        title_justify="left",
+        caption_justify="left",
     )
     for column, name in enumerate(header(experiment)):
         table.add_column(name, justify="left" if column == 0 else "right", no_wrap=True)

@@ -4,6 +4,7 @@ Finished runs are skipped, interrupted ones go on from their checkpoint. On a GP
 on the CPU they take turns.
 """
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ..data import Split, load_digits, make_folds, make_set, parse_scales, subtr
 from ..models import make_model
 from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
 from .config import DataConfig, Experiment
-from .records import Epoch, Record, describe_environment, read_record, record_path, write_record
+from .records import Epoch, Record, describe_environment, read_record, read_records, record_path, write_record
 from .together import Together
 from .training import Trainer, count_errors
 
@@ -63,10 +64,11 @@ def run_experiment(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise type(error)(f"cannot write to {folder} ({error.strerror}): name another directory (--results)") from None
+    finished = _finished(experiment, folder)
     pending: dict[str, list[int]] = {}
     for model in experiment.models:
         for fold in experiment.folds:
-            if _finished(experiment, folder, model, fold):
+            if (model, fold, experiment.seed) in finished:
                 if watcher:
                     watcher.skip(model, fold, experiment.training.epochs)
             else:
@@ -89,17 +91,16 @@ def prepare_digits(config: DataConfig, device: torch.device, data_dir: Path | No
     return Digits(made.images.to(device), made.labels.to(device), folds)
 
 
-def _finished(experiment: Experiment, folder: Path, model: str, fold: int) -> bool:
-    path = record_path(folder, model, fold, experiment.seed)
-    if not path.exists():
-        return False
-    record = read_record(path)
-    if record.config != experiment.settings():
-        raise ValueError(
-            f"{path} was made with other settings ({difference(record.config, experiment.settings())}): "
-            "give these results another --name, or delete the old ones"
-        )
-    return True
+def _finished(experiment: Experiment, folder: Path) -> set[tuple[str, int, int]]:
+    """The runs that have a record. All records of a folder must be of these settings, or they could not be compared."""
+    for record in read_records(folder):
+        if record.config != experiment.settings():
+            path = record_path(folder, record.model, record.fold, record.seed)
+            raise ValueError(
+                f"{path} was made with other settings ({difference(record.config, experiment.settings())}): "
+                "give these results another --name, or delete the old ones"
+            )
+    return {(record.model, record.fold, record.seed) for record in read_records(folder)}
 
 
 def _run(experiment: Experiment, model: str, fold: int) -> dict[str, Any]:
@@ -161,6 +162,12 @@ def _train(
         start = time.perf_counter()
         together.epoch(epoch)
         losses = {fold: trainer.mean_loss() for fold, trainer in trainers.items()}
+        for fold, loss in losses.items():
+            if not math.isfinite(loss):
+                raise ValueError(
+                    f"{model}, fold {fold}, diverged: its loss is {loss} in epoch {epoch}; "
+                    f"lower training.learning_rate (={recipe.learning_rate}) and delete {folder / 'checkpoints'}"
+                )
         seconds = time.perf_counter() - start
         last = epoch == recipe.epochs
         for fold, trainer in trainers.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from ..metrics import Summary, relative_reduction, sign_flip_test, summarise
+from ..metrics import MOST_PAIRS, Summary, relative_reduction, sign_flip_test, summarise
 from ..models import TITLES
 from .config import Experiment
 from .records import Record
@@ -23,7 +23,7 @@ class Row:
         paper: mean, and standard deviation if the paper gives one; empty if it does not have the method.
         ours: over the records; None if there are none.
         reduction: percent under the baseline, over the folds both have; None for the baseline itself.
-        p: of the paired differences to the baseline.
+        p: of the paired differences to the baseline; None if they are too many to enumerate.
         seconds: of the device for one epoch of one run, median over the records.
     """
 
@@ -58,14 +58,14 @@ def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], ba
             continue
         ours = errors.get(model, {})
         pairs = [(value, errors[baseline][run]) for run, value in ours.items() if run in errors.get(baseline, {})]
-        compared = model != baseline and bool(pairs)
+        compared = model != baseline and any(error > 0 for _, error in pairs)
         rows.append(
             Row(
                 model=model,
                 paper=paper.get(model, ()),
                 ours=summarise(list(ours.values())) if ours else None,
                 reduction=relative_reduction(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if compared else None,
-                p=sign_flip_test([a - b for a, b in pairs]) if compared else None,
+                p=sign_flip_test([a - b for a, b in pairs]) if compared and len(pairs) <= MOST_PAIRS else None,
                 seconds=median(times[model]) if ours else None,
             )
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, stdev
 
-EXACT = 16  # at most this many pairs are enumerated
+MOST_PAIRS = 16  # that are enumerated
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def sign_flip_test(differences: Sequence[float]) -> float:
         >>> sign_flip_test([1.0, 2.0, 3.0])
         0.25
     """
-    if not 1 <= len(differences) <= EXACT:
-        raise ValueError(f"`differences` must number 1 to {EXACT}, got {len(differences)}")
+    if not 1 <= len(differences) <= MOST_PAIRS:
+        raise ValueError(f"`differences` must number 1 to {MOST_PAIRS}, got {len(differences)}")
     observed = abs(sum(differences))
     slack = 1e-12 * sum(abs(difference) for difference in differences)
     flips = product((1, -1), repeat=len(differences))
