@@ -99,12 +99,14 @@ def show(
     from scaleconv.experiments.report import print_table
     from scaleconv.experiments.tables import summaries
 
+    experiment = load_experiment(item or name.partition("-")[0])
     records = read_records(results / name)
     if not records:
-        others = sorted({path.parent.name for path in results.glob("*/*-fold*-seed*.json")})
-        there = f"; there are records of {', '.join(others)}" if others else ""
-        raise ValueError(f"no records in {results / name}: run `scaleconv reproduce` first{there}")
-    experiment = load_experiment(item or name.partition("-")[0])
+        # An item that was not run in full is shown from its largest part, and that is said.
+        partial = sorted(results.glob(f"{name}-*"), key=lambda path: (-len(list(path.glob("*-fold*.json"))), path.name))
+        if not (partial and (records := read_records(partial[0]))):
+            raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {experiment.item}` first")
+        typer.echo(f"no records in {results / name}; these are those of {partial[0]}", err=True)
     if as_json:
         typer.echo(json.dumps(summaries(records), indent=1))
     else:

@@ -51,6 +51,16 @@ def test_show_reads_the_records_only(table, run):
     assert summary["convnet"]["n"] == 2
 
 
+def test_an_item_not_run_in_full_is_shown_from_its_largest_part(table, run):
+    folder, _ = table
+    smaller = folder.with_name("table1-again")
+    smaller.mkdir()
+    (smaller / "convnet-fold0-seed0.json").write_text((folder / "convnet-fold0-seed0.json").read_text())
+    code, output, errors = run("show", "table1", "--json")
+    assert (code, json.loads(output)["si_convnet"]["n"]) == (0, 2)
+    assert errors == "no records in results/table1; these are those of results/table1-quick\n"
+
+
 def test_a_damaged_record_is_one_line(table, run):
     folder, _ = table
     (folder / "convnet-fold0-seed0.json").write_text("{")

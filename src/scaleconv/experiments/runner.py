@@ -93,17 +93,18 @@ def prepare_digits(config: DataConfig, device: torch.device, data_dir: Path | No
 
 def _finished(experiment: Experiment, folder: Path) -> set[tuple[str, int, int]]:
     """The runs that have a record. All records of a folder must be of these settings, or they could not be compared."""
-    for record in read_records(folder):
+    records = read_records(folder)
+    for record in records:
         if record.config != experiment.settings():
             path = record_path(folder, record.model, record.fold, record.seed)
             raise ValueError(
                 f"{path} was made with other settings ({difference(record.config, experiment.settings())}): "
                 "give these results another --name, or delete the old ones"
             )
-    return {(record.model, record.fold, record.seed) for record in read_records(folder)}
+    return {(record.model, record.fold, record.seed) for record in records}
 
 
-def _run(experiment: Experiment, model: str, fold: int) -> dict[str, Any]:
+def _identify(experiment: Experiment, model: str, fold: int) -> dict[str, Any]:
     """All that identifies a run."""
     return {"model": model, "fold": fold, "seed": experiment.seed, "config": experiment.settings()}
 
@@ -124,7 +125,7 @@ def _groups(
     groups: dict[tuple[int, int], dict[int, Checkpoint | None]] = {}
     for fold in folds:
         path = _checkpoint_path(folder, model, fold, experiment.seed)
-        checkpoint = read_checkpoint(path, _run(experiment, model, fold)) if path.exists() else None
+        checkpoint = read_checkpoint(path, _identify(experiment, model, fold)) if path.exists() else None
         alone = 0 if torch.device(device).type == "cuda" else fold
         groups.setdefault((checkpoint.epoch if checkpoint else 0, alone), {})[fold] = checkpoint
     return list(groups.values())
@@ -178,7 +179,7 @@ def _train(
             entry = Epoch(epoch, losses[fold], error, seconds)
             histories[fold].append(entry)
             if not last and epoch % recipe.checkpoint_every == 0:
-                state = Checkpoint(epoch, _run(experiment, model, fold), histories[fold], trainer.state())
+                state = Checkpoint(epoch, _identify(experiment, model, fold), histories[fold], trainer.state())
                 write_checkpoint(_checkpoint_path(folder, model, fold, seed), state)
             if watcher:
                 watcher.epoch(model, fold, entry)
@@ -199,7 +200,7 @@ def _finish(
     test_error = history[-1].test_error
     if test_error is None:
         raise ValueError(f"`history` of {model}, fold {fold}, must end with a test")
-    run = _run(experiment, model, fold)
+    run = _identify(experiment, model, fold)
     weights = {name.removeprefix("weight."): t for name, t in trainer.state().items() if name.startswith("weight.")}
     final = Checkpoint(len(history), run, [], weights)
     write_checkpoint(weights_path(folder, model, fold, experiment.seed), final)
