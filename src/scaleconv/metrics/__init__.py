@@ -1,5 +1,19 @@
 """Measures of networks and summaries of runs. Imports nothing of ours."""
 
+from .activations import activations, recording
+from .equivariance import equivariance_error
+from .invariance import invariance_scores, top_mean
 from .summary import MOST_PAIRS, Summary, relative_reduction, sign_flip_test, summarise
 
-__all__ = ["MOST_PAIRS", "Summary", "relative_reduction", "sign_flip_test", "summarise"]
+__all__ = [
+    "MOST_PAIRS",
+    "Summary",
+    "activations",
+    "equivariance_error",
+    "invariance_scores",
+    "recording",
+    "relative_reduction",
+    "sign_flip_test",
+    "summarise",
+    "top_mean",
+]

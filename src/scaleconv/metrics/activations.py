@@ -1,0 +1,59 @@
+"""What chosen layers of a network put out, by name and in batches. Imports nothing of ours."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Features = dict[str, Tensor]
+
+
+@contextmanager
+def recording(model: nn.Module, layers: Sequence[str]) -> Iterator[Features]:
+    """Keep what each of the named modules put out last, as long as the context lasts.
+
+    Raises:
+        ValueError: the model has no module of that name.
+    """
+    modules = dict(model.named_modules())
+    kept: Features = {}
+    handles = []
+    for name in layers:
+        if name not in modules:
+            known = ", ".join(part for part in modules if part)
+            raise ValueError(f"`layers` must name modules of the model ({known}), got {name!r}")
+
+    def keep(name: str) -> None:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            kept[name] = output.detach()
+
+        handles.append(modules[name].register_forward_hook(hook))
+
+    for name in layers:
+        keep(name)
+    try:
+        yield kept
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def activations(model: nn.Module, images: Tensor, layers: Sequence[str], batch: int = 1000) -> Features:
+    """The outputs of layers for all images.
+
+    Shapes: images (N, …) → for each layer (N, …), as the module puts it out.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+        >>> activations(model, torch.rand(5, 2), ["1"])["1"].shape
+        torch.Size([5, 3])
+    """
+    parts: dict[str, list[Tensor]] = {name: [] for name in layers}
+    with recording(model, layers) as kept:
+        for some in images.split(batch):
+            model(some)
+            for name in layers:
+                parts[name].append(kept[name])
+    return {name: torch.cat(outputs) for name, outputs in parts.items()}

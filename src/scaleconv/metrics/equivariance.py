@@ -1,0 +1,67 @@
+"""How far the features of a rescaled image are from the rescaled features of the image. Imports nothing of ours."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .activations import activations
+
+
+def equivariance_error(
+    model: nn.Module,
+    images: Tensor,
+    rescaled: Tensor,
+    scale: float,
+    layers: Sequence[str],
+    blank: Tensor,
+    batch: int = 1000,
+) -> dict[str, float]:
+    """The relative distance between features of rescaled images and rescaled features of the images.
+
+    Shapes: images, rescaled (N, …), blank (1, …) → one number for each layer.
+
+    With g(x) = f(x) − f(blank), f the output of a layer, and T_s the rescaling by s about the centre,
+
+        error = ‖g(T_s x) − T_s g(x)‖ / ‖T_s g(x)‖,   both norms over all images together
+
+    Convention: a map (N, C, H, W) is rescaled about its centre, bilinear, and compared where T_s g(x) is known, which
+    for s < 1 is the inner part. An output (N, U) has no positions; there T_s is the identity, and the error is that of
+    invariance. What a layer answers to nothing is taken off: with a large bias any features would seem alike.
+
+    Args:
+        model: the network.
+        images: those the features of which are rescaled.
+        rescaled: the same images, rescaled by `scale`.
+        scale: the factor; above 1 enlarges.
+        layers: names of modules.
+        blank: an image with nothing in it.
+        batch: images at a time.
+    """
+    if not scale > 0:
+        raise ValueError(f"`scale` must be above 0, got {scale}")
+    if images.shape != rescaled.shape:
+        raise ValueError(
+            f"`rescaled` must have the shape of `images` {tuple(images.shape)}, got {tuple(rescaled.shape)}"
+        )
+    empty = activations(model, blank, layers)
+    distance, norm = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
+    for some, moved in zip(images.split(batch), rescaled.split(batch), strict=True):
+        of_images, of_moved = activations(model, some, layers, batch), activations(model, moved, layers, batch)
+        for name in layers:
+            expected, found = (of[name].double() - empty[name].double() for of in (of_images, of_moved))
+            if expected.dim() == 4:
+                expected, known = _rescale(expected, scale)
+                expected, found = expected * known, found * known
+            distance[name] += float((found - expected).square().sum())
+            norm[name] += float(expected.square().sum())
+    return {name: (distance[name] / norm[name]) ** 0.5 if norm[name] else 0.0 for name in layers}
+
+
+def _rescale(maps: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Maps rescaled about their centre on the same grid, and where they are known, 1 or 0: (1, 1, H, W)."""
+    turn = torch.tensor([[1 / scale, 0, 0], [0, 1 / scale, 0]], dtype=maps.dtype, device=maps.device)
+    grid = F.affine_grid(turn.expand(len(maps), 2, 3), list(maps.shape), align_corners=True)
+    known = (grid[:1].abs() <= 1 + 1e-9).all(-1).unsqueeze(1).to(maps.dtype)
+    return F.grid_sample(maps, grid, align_corners=True), known

@@ -1,0 +1,141 @@
+"""The invariance score of units whose score is known by hand, and of a network against loops that spell it out."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from scaleconv.metrics import activations, invariance_scores, recording, top_mean
+
+FACTORS = [0.1 * k for k in range(3, 13)]  # ten, as in the paper
+
+
+class Units(nn.Module):
+    """One neuron per function of the image (value, factor); `out` is the layer that is looked at."""
+
+    def __init__(self, *functions):
+        super().__init__()
+        self.functions, self.out = functions, nn.Identity()
+
+    def forward(self, images):
+        value, factor = images[:, 0], images[:, 1]
+        return self.out(torch.stack([function(value, factor) for function in self.functions], 1))
+
+
+def turn(images, factor):
+    """Keeps the value of an image and notes the factor by which it was transformed."""
+    return torch.stack([images[:, 0], torch.full_like(images[:, 1], factor)], 1)
+
+
+def scores(*functions, count=1000, factors=FACTORS, **options):
+    images = torch.stack([torch.arange(count, dtype=torch.float64), torch.ones(count, dtype=torch.float64)], 1)
+    return invariance_scores(Units(*functions), images, ["out"], turn, factors, **options)["out"].tolist()
+
+
+def test_a_unit_that_always_fires_scores_1():
+    assert scores(lambda value, factor: torch.ones_like(value)) == [1]
+
+
+def test_a_unit_that_never_fires_scores_0():
+    assert scores(lambda value, factor: torch.zeros_like(value)) == [0]
+
+
+def test_a_perfectly_invariant_unit_that_fires_to_one_in_a_hundred_scores_100():
+    assert scores(lambda value, factor: value) == [pytest.approx(100)]
+
+
+def test_a_selective_unit_that_fires_at_one_factor_of_ten_scores_10():
+    assert scores(lambda value, factor: value * (abs(factor - 1) < 0.01)) == [pytest.approx(10)]
+
+
+def test_the_score_is_the_local_rate_over_the_global_rate():
+    """Fires to a quarter of the images (they tie), and to their transforms by 4 of 10 factors: 0.3 … 0.5, and 1."""
+    unit = lambda value, factor: ((value >= 750) & ((factor < 0.55) | (factor == 1))).double()  # noqa: E731
+    assert scores(unit) == [pytest.approx((4 / 10) / (1 / 4))]
+
+
+def test_the_threshold_is_the_highest_that_lets_enough_images_fire():
+    """Of 1000 images 15 must fire: the value of the 15th, 985. A factor below 0.99 takes the weaker ones under it."""
+    unit = lambda value, factor: value * factor  # noqa: E731
+    fired = [v for v in range(985, 1000) for f in (1.0, 0.99) if v * f >= 985]
+    assert scores(unit, factors=[1.0, 0.99], firing=0.015) == [pytest.approx(len(fired) / 30 / 0.015)]
+
+
+def test_a_unit_that_is_on_too_rarely_has_no_threshold_and_scores_0():
+    on_for = lambda count: lambda value, factor: (value < count).double()  # noqa: E731
+    assert scores(on_for(9), on_for(10)) == [0, pytest.approx(100)]
+
+
+def test_negative_activations_count_where_nothing_is_called_silent():
+    assert scores(lambda value, factor: value - 2000) == [0]
+    assert scores(lambda value, factor: value - 2000, silent=-math.inf) == [pytest.approx(100)]
+
+
+def loop_scores(model, images, transform, factors, firing):
+    """The text of DESIGN and of the paper, neuron by neuron and image by image."""
+
+    def responses(image):
+        return model[:2](image.unsqueeze(0)).flatten().tolist()
+
+    at_rest = [responses(image) for image in images]
+    moved = [[responses(transform(image.unsqueeze(0), f)[0]) for f in factors] for image in images]
+    found = []
+    for unit in range(len(at_rest[0])):
+        values = [response[unit] for response in at_rest]
+        score = 0.0
+        for threshold in sorted({value for value in values if value > 0}, reverse=True):  # fires at and above it
+            firing_images = [k for k, value in enumerate(values) if value >= threshold]
+            if len(firing_images) / len(values) >= firing:
+                local = [moved[k][f][unit] >= threshold for k in firing_images for f in range(len(factors))]
+                score = (sum(local) / len(local)) / (len(firing_images) / len(values))
+                break
+        found.append(score)
+    return found
+
+
+@pytest.mark.parametrize("batch", [7, 60])
+def test_a_network_scores_as_in_the_loops(batch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)).double()
+    images = torch.rand(60, 1, 8, 8, dtype=torch.float64)
+    images[::3] = 0  # ties
+    transform = lambda some, factor: some * factor + 0.1 * some.roll(1, 2)  # noqa: E731
+    found = invariance_scores(model, images, ["1"], transform, [0.5, 0.9, 1.2], firing=0.2, batch=batch)["1"]
+    expected = loop_scores(model, images, transform, [0.5, 0.9, 1.2], 0.2)
+    assert found.tolist() == pytest.approx(expected)
+    assert len({round(score, 6) for score in expected}) > 5
+
+
+def test_the_best_part_of_the_neurons_is_averaged():
+    assert top_mean(torch.tensor([0.0, 10, 4, 8, 2, 6, 1, 3, 5, 7]), 0.2) == 9
+    assert top_mean(torch.tensor([1.0, 2.0]), 0.2) == 2
+    with pytest.raises(ValueError, match="`part` must lie above 0 and not above 1, got 2"):
+        top_mean(torch.ones(3), 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layers": ["nope"]}, "`layers` must name modules of the model .out., got 'nope'"),
+        ({"images": torch.zeros(0, 2)}, "`images` must not be empty"),
+        ({"factors": []}, "`factors` must not be empty"),
+        ({"firing": 0}, "`firing` must lie above 0 and not above 1, got 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(change, message):
+    model = Units(lambda value, factor: value)
+    arguments = {"images": torch.zeros(5, 2), "layers": ["out"], "factors": [1.0], **change}
+    with pytest.raises(ValueError, match=message):
+        invariance_scores(model, transform=turn, **arguments)
+
+
+def test_activations_are_those_of_the_named_modules_and_hooks_do_not_stay():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    images = torch.rand(5, 2)
+    found = activations(model, images, ["0", "1"], batch=2)
+    torch.testing.assert_close(found["1"], model(images))
+    torch.testing.assert_close(found["0"].relu(), found["1"])
+    with pytest.raises(RuntimeError), recording(model, ["0"]):
+        model(torch.rand(5, 9))
+    assert not model[0]._forward_hooks
