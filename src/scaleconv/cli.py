@@ -4,7 +4,6 @@ Bad input is one line on standard error and exit code 2; Ctrl-C is 130; anything
 traceback with `SCALECONV_TRACEBACK=1`.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -34,7 +33,6 @@ Antialias = Annotated[bool, typer.Option("--antialias", help="Average pixels whe
 Truncate = Annotated[str, typer.Option(help="error: refuse to cut off foreground; allow: cut it.")]
 
 
-Item = Annotated[str, typer.Argument(help="The paper item, such as table1.")]
 Preset = Annotated[str, typer.Option(help="quick (embedded digits, minutes on 2 cores) or paper (full size).")]
 Results = Annotated[Path, typer.Option(help="Directory of all results; each experiment has a folder in it.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.")]
@@ -51,7 +49,7 @@ def _root() -> None:
 
 @app.command()
 def reproduce(
-    item: Item,
+    item: Annotated[str, typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; all runs every one.")],
     preset: Preset = "quick",
     models: Annotated[str | None, typer.Option(help="Networks, separated by commas.")] = None,
     folds: Annotated[str | None, typer.Option(help="Folds, separated by commas.")] = None,
@@ -64,7 +62,7 @@ def reproduce(
     settings: Set = None,
 ) -> None:
     """Run an item of the paper and show it beside the paper's numbers. What is finished is not run again."""
-    from scaleconv.experiments import load_experiment, read_records
+    from scaleconv.experiments import ITEMS, folder_name, load_item, read_records
     from scaleconv.experiments.progress import run_on_terminal
     from scaleconv.experiments.report import print_table, write_report
 
@@ -74,43 +72,59 @@ def reproduce(
         "training.epochs": epochs,
         "seed": seed,
     }
-    experiment = load_experiment(item, preset, _overrides(changes, settings))
-    folder = results / (name or (item if preset == "paper" else f"{item}-{preset}"))
-    run_on_terminal(experiment, folder, device, data_dir)
-    records = read_records(folder)  # those of earlier calls too
-    print_table(experiment, records)
-    for path in write_report(experiment, records, folder):
-        typer.echo(path)
+    overrides = _overrides(changes, settings)
+    if item == "all" and (name or models):
+        raise ValueError(f"`{'name' if name else 'models'}` must be given with one item, not with all")
+    # All are read before the first is run: a slip in a setting should not show after an hour.
+    chosen = [item] if item != "all" else ITEMS
+    loaded = [load_item(each, preset, {} if item == "all" and each == "cost" else overrides) for each in chosen]
+    for each in loaded:
+        folder = results / (name or folder_name(each.item, preset))
+        run_on_terminal(each, folder, device, data_dir)
+        records = read_records(folder)  # those of earlier calls too
+        print_table(each, records)
+        for path in write_report(each, records, folder):
+            typer.echo(path)
     if preset == "quick":
         typer.echo(f"This was a small version; at the paper's size: scaleconv reproduce {item} --preset paper")
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Folder of the records, such as table1 or table1-quick.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Mean, std and n per model, as JSON.")] = False,
+    name: Annotated[str, typer.Argument(help="Folder of the records, such as table1 or fig4a-quick.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Mean, std and n per model, and per point of a curve, as JSON.")
+    ] = False,
     item: Annotated[
         str | None, typer.Option(help="The paper item, if the folder's name does not begin with it.")
     ] = None,
     results: Results = Path("results"),
 ) -> None:
     """Show an experiment from its records, without running anything."""
-    from scaleconv.experiments import load_experiment, read_records
-    from scaleconv.experiments.report import print_table
-    from scaleconv.experiments.tables import summaries
+    from scaleconv.experiments import load_item, read_records
+    from scaleconv.experiments.pages import find_folder
+    from scaleconv.experiments.report import print_json, print_table
 
-    experiment = load_experiment(item or name.partition("-")[0])
-    records = read_records(results / name)
-    if not records:
-        # An item that was not run in full is shown from its largest part, and that is said.
-        partial = sorted(results.glob(f"{name}-*"), key=lambda path: (-len(list(path.glob("*-fold*.json"))), path.name))
-        if not (partial and (records := read_records(partial[0]))):
-            raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {experiment.item}` first")
-        typer.echo(f"no records in {results / name}; these are those of {partial[0]}", err=True)
-    if as_json:
-        typer.echo(json.dumps(summaries(records), indent=1))
-    else:
-        print_table(experiment, records)
+    loaded = load_item(item or name.partition("-")[0])
+    folder = find_folder(results, name)
+    if folder is None:
+        raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {loaded.item}` first")
+    if folder.name != name:
+        typer.echo(f"no records in {results / name}; these are those of {folder}", err=True)
+    (print_json if as_json else print_table)(loaded, read_records(folder))
+
+
+@app.command()
+def report(
+    preset: Annotated[str, typer.Option(help="Whose records: paper or quick.")] = "paper",
+    results: Results = Path("results"),
+    docs: Annotated[Path, typer.Option(help="Directory of reproduction.md, and of figures/ in it.")] = Path("docs"),
+) -> None:
+    """Make every table and figure again from the records, and put them into the documents."""
+    from scaleconv.experiments.pages import write_pages
+
+    for path in write_pages(results, docs, preset):
+        typer.echo(path)
 
 
 @app.command()
@@ -118,6 +132,7 @@ def train(
     model: Annotated[str, typer.Argument(help="convnet, hierarchical, si_convnet or ensemble.")],
     fold: Annotated[int, typer.Option(help="The fold to train on.")] = 0,
     item: Annotated[str, typer.Option(help="Whose recipe to use.")] = "table1",
+    point: Annotated[str | None, typer.Option(help="The point of a curve, such as maps36; the first if none.")] = None,
     preset: Preset = "quick",
     epochs: Epochs = None,
     name: Annotated[str, typer.Option(help="Folder for the record and the weights.")] = "train",
@@ -127,16 +142,15 @@ def train(
     settings: Set = None,
 ) -> None:
     """Train one network on one fold; its record and weights are kept."""
-    from scaleconv.experiments import load_experiment
+    from scaleconv.experiments import load_experiment, plan_runs
     from scaleconv.experiments.progress import run_on_terminal
-    from scaleconv.experiments.runner import weights_path
 
     changes = {"models": [model], "folds": [fold], "training.epochs": epochs}
-    experiment = load_experiment(item, preset, _overrides(changes, settings))
+    experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)
     (record,) = run_on_terminal(experiment, results / name, device, data_dir)
-    weights = weights_path(results / name, model, fold, record.seed)
-    typer.echo(f"{model}, fold {fold}: test error {record.test_error:.2f} % after {len(record.history)} epochs")
-    typer.echo(f"weights: {weights}")
+    (run,) = plan_runs(experiment)
+    typer.echo(f"{model}, fold {fold}: test error {record.error:.2f} % after {len(record.history)} epochs")
+    typer.echo(f"weights: {run.weights(results / name)}")
 
 
 @data_app.command()

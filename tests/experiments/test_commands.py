@@ -33,7 +33,8 @@ def test_reproduce_prints_the_table_and_writes_it_beside_the_records(table):
         "convnet-fold1-seed0.json",
         "si_convnet-fold0-seed0.json",
         "si_convnet-fold1-seed0.json",
-        "error.png",
+        "figure.png",
+        "figure.svg",
         "table.csv",
         "table.md",
     }

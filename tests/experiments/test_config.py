@@ -1,41 +1,97 @@
 """Every file in the package is read, and what does not belong in one is refused by name."""
 
+from importlib import resources
+
 import pytest
 
-from scaleconv.experiments.config import items, load_experiment, parse_override
+from scaleconv.experiments import ITEMS, Experiment, load_experiment, load_item, parse_override
 
 
-@pytest.mark.parametrize("item", items())
+def test_every_file_is_an_item():
+    files = resources.files("scaleconv").joinpath("configs").iterdir()
+    assert sorted(file.name for file in files if file.name.endswith(".toml")) == sorted(f"{i}.toml" for i in ITEMS)
+
+
+@pytest.mark.parametrize("item", ITEMS)
 @pytest.mark.parametrize("preset", ["quick", "paper"])
 def test_every_file_reads_under_every_preset(item, preset):
-    experiment = load_experiment(item, preset)
-    assert experiment.baseline in experiment.models
-    assert experiment.preset == preset
+    loaded = load_item(item, preset)
+    assert (loaded.item, loaded.preset) == (item, preset)
+    assert len(loaded.folds) >= 3
+    if isinstance(loaded, Experiment):
+        assert loaded.baseline in loaded.models
+        dataset = "embedded" if preset == "quick" else "mnist"
+        assert {point.settings.data.dataset for point in loaded.points} == {dataset}
 
 
 def test_the_paper_preset_is_the_protocol_of_the_paper():
     experiment = load_experiment("table1", "paper")
-    training = experiment.training
+    training, data, network = experiment.settings.training, experiment.settings.data, experiment.settings.network
     assert (training.epochs, training.batch, training.learning_rate) == (700, 128, 0.01)
     assert (training.momentum, training.weight_decay, training.bias_rate) == (0.9, 1e-4, 2)
-    assert (experiment.data.train, experiment.data.sets, experiment.folds) == (10_000, 6, (0, 1, 2, 3, 4, 5))
-    assert experiment.network.scales == tuple(2 ** (k / 3) for k in range(-2, 4))
-    assert (experiment.network.maps, experiment.network.kernel, experiment.network.hidden) == ((36, 64), 7, 150)
+    assert (data.train, data.sets, experiment.folds) == (10_000, 6, (0, 1, 2, 3, 4, 5))
+    assert network.scales == tuple(2 ** (k / 3) for k in range(-2, 4))
+    assert (network.maps, network.kernel, network.hidden) == ((36, 64), 7, 150)
     assert experiment.paper["convnet"] == (3.48, 0.23)
 
 
 def test_the_quick_preset_needs_no_data_and_three_repeats():
     experiment = load_experiment("table1", "quick")
-    assert experiment.data.dataset == "embedded"
+    assert experiment.settings.data.dataset == "embedded"
     assert len(experiment.folds) >= 3
     assert set(experiment.models) == {"convnet", "hierarchical", "si_convnet"}
 
 
 def test_overrides_reach_any_depth():
     experiment = load_experiment("table1", "quick", {"training.epochs": 3, "folds": [1], "network.maps": [4, 5]})
-    assert experiment.training.epochs == 3
+    assert experiment.settings.training.epochs == 3
     assert experiment.folds == (1,)
-    assert experiment.network.shape(28).maps == (4, 5)
+    assert experiment.settings.network.shape(28).maps == (4, 5)
+
+
+def test_the_curves_of_the_paper_vary_what_the_paper_varies():
+    maps = [point.settings.network.maps for point in load_experiment("fig4a").points]
+    assert maps == [(9, 16), (18, 32), (36, 64), (54, 96), (72, 128)]
+    sizes = [point.settings.data.train for point in load_experiment("fig4b").points]
+    assert sizes == [1000, 2000, 3000, 5000, 7000, 10_000, 20_000, 50_000]
+    ranges = [point.settings.data.scales for point in load_experiment("fig5b").points]
+    assert (ranges[0], ranges[-1], len(ranges)) == ("uniform:0.9,1.1", "uniform:0.4,1.6", 6)
+    unfamiliar = load_experiment("fig5a").settings
+    assert unfamiliar.measure.scales == tuple(k / 10 for k in range(4, 17))
+    for settings in (unfamiliar, load_experiment("fig5b").settings):
+        assert (settings.data.size, settings.network.kernel, settings.data.truncate) == (40, 9, "allow")
+        assert settings.network.scales == pytest.approx([2.7 ** (k / 3) for k in range(-2, 4)])
+    for item in ("fig4a", "fig4b", "fig5a", "fig5b"):
+        assert {point.settings.data.test for point in load_experiment(item).points} == {10_000}
+        assert {point.x for point in load_experiment(item).points} != {None} or item == "fig5a"
+
+
+def test_points_change_settings_and_the_command_line_changes_them_last():
+    points = [{"name": "a", "x": 1, "set": {"training.epochs": 7, "network.maps": [2, 3]}}, {"name": "b", "x": 2}]
+    found = load_experiment("table1", "quick", {"points": points, "network.maps": [4, 5]})
+    assert [(p.name, p.settings.training.epochs, p.settings.network.maps) for p in found.points] == [
+        ("a", 7, (4, 5)),
+        ("b", 20, (4, 5)),
+    ]
+
+
+def test_presets_of_an_item_are_stronger_than_what_it_takes_over():
+    """The order is base, item, preset of the base, preset of the item."""
+    quick = load_experiment("fig5b", "quick").settings
+    assert (quick.data.dataset, quick.data.size) == ("embedded", 40)
+    assert quick.training.batch == load_experiment("table1", "quick").settings.training.batch
+    assert quick.training.epochs < load_experiment("fig5b").settings.training.epochs
+
+
+@pytest.mark.parametrize("item", ["fig3", "winners", "equivariance"])
+@pytest.mark.parametrize("preset", ["quick", "paper"])
+def test_what_is_measured_on_networks_of_table_1_has_its_very_settings(item, preset):
+    measured, table = load_experiment(item, preset), load_experiment("table1", preset)
+    assert measured.settings.of_training() == table.settings.of_training()
+    assert measured.reuse[0] == "table1"
+    assert set(measured.models) <= set(table.models)
+    assert set(measured.folds) <= set(table.folds)
+    assert measured.seed == table.seed
 
 
 WRONG = {
@@ -59,6 +115,20 @@ WRONG = {
     "precision": (("table1", "quick", {"training.precision": "int8"}), "`precision` must be one of .*, got 'int8'"),
     "scales": (("table1", "quick", {"network.scales": [2.0]}), "`scales` must contain 1"),
     "digit scales": (("table1", "quick", {"data.scales": "uniform"}), "`scales` .*must be uniform:LOW,HIGH"),
+    "points": (("table1", "quick", {"points": [{"name": "A b"}]}), "`name` of a point must be of .*, got 'A b'"),
+    "point twice": (("fig4a", "quick", {"points": [{}, {}]}), "`points` must hold .* no name twice"),
+    "no point": (("fig4a", "quick", {"points": []}), "`points` must hold at least one"),
+    "point": (("fig4a", "quick", {"points": [3]}), "`points` in fig4a.toml must be tables .*, got 3"),
+    "measure": (("fig3", "quick", {"measure.kind": "luck"}), "`kind` must be one of test_scales, .*, got 'luck'"),
+    "measured scales": (("fig3", "quick", {"measure.scales": [0]}), r"`scales` must hold positive .*, got \[0.0\]"),
+    "firing": (("fig3", "quick", {"measure.firing": 0}), "`firing` must lie above 0 and not above 1, got 0.0"),
+    "truncate": (("fig5a", "quick", {"data.truncate": "no"}), "`truncate` must be one of error, allow, got 'no'"),
+    "test": (("fig5a", "quick", {"data.test": -1}), "`test` must be at least 0, got -1"),
+    "drawn fold": (("fig5a", "quick", {"folds": [-1]}), "`folds` must be at least 0, got -1"),
+    "fold seed": (("fig5a", "quick", {"data.fold_seed": -1}), "`fold_seed` must be at least 0, got -1"),
+    "cost": (("cost", "quick", {"calls": 0}), "`calls` must be at least 1, got 0"),
+    "cost scales": (("cost", "quick", {"largest": [1]}), r"`largest` must hold values above 1, got \[1.0\]"),
+    "cost key": (("cost", "quick", {"training.epochs": 3}), "`training` in cost.toml is unknown"),
     "maps": (("table1", "quick", {"network.maps": [3]}), "`maps` must be two positive numbers"),
 }
 
@@ -66,7 +136,12 @@ WRONG = {
 @pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
 def test_what_does_not_belong_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
-        load_experiment(*arguments)
+        load_item(*arguments)
+
+
+def test_an_item_that_trains_nothing_is_no_experiment():
+    with pytest.raises(ValueError, match="`item` must be one that trains networks, got 'cost'"):
+        load_experiment("cost")
 
 
 @pytest.mark.parametrize(

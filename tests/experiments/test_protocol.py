@@ -7,8 +7,8 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from scaleconv.data import embedded_digits, make_folds, make_scaled, parse_scales
-from scaleconv.experiments import load_experiment, run_experiment
-from scaleconv.experiments.runner import weights_path
+from scaleconv.experiments import load_experiment, plan_runs, run_experiment
+from scaleconv.experiments.digits import divide
 from scaleconv.models import Shape, make_model
 
 SETTINGS = {
@@ -29,7 +29,8 @@ SETTINGS = {
 
 
 def test_a_run_is_what_the_settings_say(tmp_path):
-    (record,) = run_experiment(load_experiment("table1", "quick", SETTINGS), tmp_path / "table1-hand")
+    experiment = load_experiment("table1", "quick", SETTINGS)
+    (record,) = run_experiment(experiment, tmp_path / "table1-hand")
 
     digits = embedded_digits()
     scales = parse_scales("uniform:0.5,0.9").draw(10_000, 3)
@@ -61,7 +62,8 @@ def test_a_run_is_what_the_settings_say(tmp_path):
     with torch.no_grad():
         wrong = (network(test).argmax(1) != digits.labels[split.test]).sum().item()
     assert record.test_error == pytest.approx(100 * wrong / 600)
-    weights = load_file(weights_path(tmp_path / "table1-hand", "si_convnet", 1, 5))
+    (run,) = plan_runs(experiment)
+    weights = load_file(run.weights(tmp_path / "table1-hand"))
     for name, value in network.state_dict().items():
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-6)
 
@@ -75,9 +77,20 @@ def test_networks_of_a_fold_start_from_the_same_weights():
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
 
-def test_below_zero_the_fold_seed_keeps_the_order_of_the_file(tmp_path):
-    from scaleconv.experiments.runner import prepare_digits
+def test_below_zero_the_fold_seed_keeps_the_order_of_the_file():
+    config = load_experiment("table1", "quick", {"data.fold_seed": -1}).settings.data
+    assert divide(torch.arange(10_000) % 10, config, 1).train.tolist() == list(range(1000, 2000))
 
-    config = load_experiment("table1", "quick", {"data.fold_seed": -1}).data
-    folds = prepare_digits(config, torch.device("cpu")).folds
-    assert folds[1].train.tolist() == list(range(1000, 2000))
+
+def test_with_test_digits_named_each_fold_is_a_draw_and_smaller_sets_are_part_of_larger_ones():
+    labels = torch.arange(10_000) % 10
+    small, large = (
+        load_experiment("table1", "quick", {"data.train": train, "data.test": 300}).settings.data
+        for train in (200, 500)
+    )
+    splits = [divide(labels, small, 0), divide(labels, large, 0), divide(labels, large, 1)]
+    sets = [(set(split.train.tolist()), set(split.test.tolist())) for split in splits]
+    assert [(len(train), len(test)) for train, test in sets] == [(200, 300), (500, 300), (500, 300)]
+    assert sets[0][0] < sets[1][0]
+    assert sets[0][1] == sets[1][1] != sets[2][1]
+    assert not sets[1][0] & sets[1][1]

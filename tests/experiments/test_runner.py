@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from scaleconv.experiments import load_experiment, read_records, run_experiment, runner
-from scaleconv.experiments.runner import weights_path
+from scaleconv.experiments.digits import DigitStore
 
 TINY = {
     "data.train": 200,
@@ -41,7 +41,8 @@ def outcome(folder):
             del values[name]
         for entry in values["history"]:
             del entry["seconds"]
-        weights = load_file(weights_path(folder, record.model, record.fold, record.seed))
+        name = f"{record.model}-fold{record.fold}-seed{record.seed}.safetensors"
+        weights = load_file(folder / "weights" / name)
         records[record.model, record.fold] = values, {name: tensor.tolist() for name, tensor in weights.items()}
     return records
 
@@ -50,8 +51,8 @@ def outcome(folder):
 def digits():
     """Scaled once for all tests, so that their time goes into training."""
     with pytest.MonkeyPatch.context() as patch:
-        made = runner.prepare_digits(experiment().data, torch.device("cpu"))
-        patch.setattr(runner, "prepare_digits", lambda *_: made)
+        store = DigitStore(torch.device("cpu"))
+        patch.setattr(runner, "DigitStore", lambda *_: store)
         yield
 
 
@@ -99,7 +100,7 @@ def test_records_of_other_settings_are_not_mixed_with_these(finished, folds):
 
 
 def test_a_run_that_diverges_says_so(tmp_path):
-    with pytest.raises(ValueError, match=r"convnet, fold 0, diverged: its loss is nan in epoch .*learning_rate"):
+    with pytest.raises(ValueError, match=r"ConvNet, fold 0 diverged: its loss is nan in epoch .*learning_rate"):
         run_experiment(experiment(**{"training.learning_rate": 1e30}), tmp_path / "table1-tiny")
 
 
@@ -116,7 +117,7 @@ class StopAt:
     def begin(self, *_):
         pass
 
-    skip = begin
+    plan = end = begin
 
     def epoch(self, *_):
         self.left -= 1
@@ -196,6 +197,9 @@ def test_a_damaged_checkpoint_is_refused_and_finished_runs_stay(damage, tmp_path
         (lambda text: json.dumps({**json.loads(text), "test_error": 101}), "`test_error` a percentage"),
         (lambda text: json.dumps({**json.loads(text), "fold": 1}), "it is of convnet, fold 1, seed 0"),
         (lambda text: json.dumps({**json.loads(text), "history": []}), "`history` must not be empty"),
+        (lambda text: json.dumps({**json.loads(text), "test_error": None}), "`test_error` must be there where no"),
+        (lambda text: json.dumps({**json.loads(text), "point": "maps9"}), "it is of convnet, maps9, fold 0, seed 0"),
+        (lambda text: json.dumps({**json.loads(text), "series": {"a": {"x": [1], "y": []}}}), "a value for each x"),
         (lambda text: json.dumps({**json.loads(text), "history": [{"epoch": 1}]}), "is missing"),
     ],
 )

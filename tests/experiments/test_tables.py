@@ -7,7 +7,7 @@ import pytest
 
 from scaleconv.experiments import Epoch, Record, load_experiment
 from scaleconv.experiments.figures import draw_errors
-from scaleconv.experiments.report import terminal_table, write_report
+from scaleconv.experiments.report import terminal_tables, write_report
 from scaleconv.experiments.tables import cells, comma_separated, make_rows, summaries
 
 ERRORS = {"convnet": [4.0, 5.0, 6.0], "si_convnet": [3.0, 4.5, 4.5]}
@@ -68,16 +68,22 @@ def test_summaries_have_mean_std_and_n(records):
     assert summaries(records[:1])["convnet"] == {"mean": 4.0, "std": None, "n": 1}
 
 
-def test_the_report_is_a_table_twice_and_a_picture(records, experiment, tmp_path):
+def test_the_report_is_a_table_twice_and_a_picture_twice(records, experiment, tmp_path):
     paths = write_report(experiment, records, tmp_path)
-    assert [path.name for path in paths] == ["table.md", "table.csv", "error.png"]
+    assert [path.name for path in paths] == ["table.md", "table.csv", "figure.png", "figure.svg"]
     assert "| SI-ConvNet | 3.13 ± 0.19 | 4.00 ± 0.87 | 3 | 20.0 % | 0.250 | 0.25 |" in paths[0].read_text()
     assert "60 embedded digits for 3 epochs, on a device; 2 and 3 feature maps." in paths[0].read_text()
     assert paths[2].read_bytes().startswith(b"\x89PNG")
-    assert terminal_table(experiment, records).row_count == 5
+    assert "SI-ConvNet: 4.00 % (n = 3)" in paths[3].read_text()
+    assert terminal_tables(experiment, records)[0].row_count == 5
+
+
+def test_the_same_records_give_the_same_files(records, experiment, tmp_path):
+    first = [path.read_bytes() for path in write_report(experiment, records, tmp_path)]
+    assert [path.read_bytes() for path in write_report(experiment, records, tmp_path)] == first
 
 
 def test_without_matplotlib_the_message_names_the_extra(records, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'scaleconv\[figures\]'"):
-        draw_errors(records, "title", tmp_path / "error.png")
+        draw_errors(records, "title", "claim", [tmp_path / "error.png"])

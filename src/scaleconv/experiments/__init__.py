@@ -1,16 +1,24 @@
 """The experiments of the paper: configuration, training, records, tables and figures."""
 
-from .config import Experiment, items, load_experiment, parse_override
-from .records import Epoch, Record, read_records
+from .config import Experiment
+from .cost import CostStudy
+from .loading import ITEMS, folder_name, load_experiment, load_item, parse_override
+from .plan import plan_runs
+from .records import Epoch, Record, Series, read_records
 from .runner import run_experiment
 
 __all__ = [
+    "ITEMS",
+    "CostStudy",
     "Epoch",
     "Experiment",
     "Record",
-    "items",
+    "Series",
+    "folder_name",
     "load_experiment",
+    "load_item",
     "parse_override",
+    "plan_runs",
     "read_records",
     "run_experiment",
 ]

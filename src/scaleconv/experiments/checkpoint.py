@@ -42,11 +42,11 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         part.write_bytes(save(tensors, metadata=header))
 
 
-def read_checkpoint(path: Path, run: dict[str, Any]) -> Checkpoint:
-    """Read a checkpoint of this very run.
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint of any run.
 
     Raises:
-        ValueError: the file is damaged, or belongs to a run with other settings.
+        ValueError: the file is damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -55,9 +55,18 @@ def read_checkpoint(path: Path, run: dict[str, Any]) -> Checkpoint:
         if _checksum(tensors) != header["md5"]:
             raise ValueError("its checksum does not agree")
         history = [build(Epoch, entry, "its history") for entry in json.loads(header["history"])]
-        found = Checkpoint(json.loads(header["epoch"]), json.loads(header["run"]), history, tensors)
+        return Checkpoint(json.loads(header["epoch"]), json.loads(header["run"]), history, tensors)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a whole checkpoint ({error}): delete it to start this run again") from None
+
+
+def read_checkpoint(path: Path, run: dict[str, Any]) -> Checkpoint:
+    """Read a checkpoint of this very run.
+
+    Raises:
+        ValueError: the file is damaged, or belongs to a run with other settings.
+    """
+    found = load_checkpoint(path)
     if found.run != run:
         raise ValueError(
             f"{path} belongs to other settings ({difference(found.run, run)}): "

@@ -1,22 +1,21 @@
-"""What an experiment is: frozen dataclasses, read from one TOML file per paper item.
+"""What an experiment is: frozen dataclasses, filled from one TOML file per paper item (`loading.py`).
 
-A file holds the paper's protocol; its `[presets.*]` tables change what they name. A key that no dataclass has is an
-error, and so is a value of the wrong kind. The main overrides of the command line end here too.
+An experiment is a set of points, each with its own settings; at every point every model is trained on every fold. A
+table has one point, a curve many. All that a result depends on is in `Settings`, which goes into its record.
 """
 
 import json
-import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from importlib import resources
+import re
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..data import parse_scales
+from ..data.scaled import TRUNCATIONS
 from ..models import TITLES, Shape
 from ..ops.signature import DEFAULT_SCALES, check_scales
-from .schema import build
 
 PRECISIONS = ("float32", "bfloat16")
+MEASURES = ("", "test_scales", "invariance", "winners", "equivariance")
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,12 @@ class DataConfig:
         scales: distribution of the digits' scales, as `parse_scales` reads it.
         size: of the canvas.
         seed: of the scales.
-        train: digits in a set; a fold trains on one set and tests on the others.
-        sets: how many sets the digits are divided into.
-        fold_seed: of the order in which the sets are filled; below 0, the order of the file.
+        train: digits to train on.
+        test: digits to test on; each fold draws its own, and its training digits among the others. 0 divides all digits
+            into sets of `train` instead: fold k trains on set k and tests on the other sets.
+        sets: how many sets.
+        fold_seed: of the order in which digits are drawn; below 0, sets are filled in the order of the file.
+        truncate: `error` refuses to cut off foreground at the edge of the canvas, `allow` cuts it.
     """
 
     dataset: str = "mnist"
@@ -38,13 +40,18 @@ class DataConfig:
     size: int = 28
     seed: int = 0
     train: int = 10_000
+    test: int = 0
     sets: int = 6
     fold_seed: int = 0
+    truncate: str = "error"
 
     def __post_init__(self) -> None:
         parse_scales(self.scales)
         _at_least(self, 1, "size", "train")
+        _at_least(self, 0, "test", *(("fold_seed",) if self.test else ()))
         _at_least(self, 2, "sets")
+        if self.truncate not in TRUNCATIONS:
+            raise ValueError(f"`truncate` must be one of {', '.join(TRUNCATIONS)}, got {self.truncate!r}")
 
 
 @dataclass(frozen=True)
@@ -100,17 +107,108 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class MeasureConfig:
+    """What is measured on a trained network besides its test error (`measures.py`).
+
+    Attributes:
+        kind: one of `MEASURES`; empty for nothing.
+        scales: factors by which digits are rescaled for it.
+        layers: names of the modules whose output is looked at.
+        digits: how many of the test digits it is measured on; 0 for all.
+        firing: of invariance, the least part of the images a neuron fires to.
+        top: of invariance, the part of a layer's neurons, the best first, that is averaged.
+    """
+
+    kind: str = ""
+    scales: tuple[float, ...] = ()
+    layers: tuple[str, ...] = ()
+    digits: int = 0
+    firing: float = 0.01
+    top: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.kind not in MEASURES:
+            raise ValueError(f"`kind` must be one of {', '.join(MEASURES[1:])}, got {self.kind!r}")
+        _at_least(self, 0, "digits")
+        for name in ("firing", "top"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` must lie above 0 and not above 1, got {getattr(self, name)}")
+        if self.kind and not (self.scales and min(self.scales) > 0):
+            raise ValueError(f"`scales` must hold positive factors for {self.kind}, got {list(self.scales)}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that the result of a run depends on, besides its model, fold and seed."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, the way they go into records."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
+
+    def of_training(self) -> dict[str, Any]:
+        """Those that the trained weights depend on: not what is measured on them."""
+        values = self.plain()
+        del values["measure"]
+        return values
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of what an experiment varies.
+
+    Attributes:
+        name: goes into file names; empty for the only point of a table.
+        x: where it lies on the axis.
+        label: for people; the value of x if not given.
+        settings: of its runs.
+    """
+
+    settings: Settings
+    name: str = ""
+    x: float | None = None
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9.]*", self.name):
+            raise ValueError(f"`name` of a point must be of small letters, digits and dots, got {self.name!r}")
+
+    @property
+    def title(self) -> str:
+        return self.label or ("" if self.x is None else f"{self.x:g}")
+
+
+@dataclass(frozen=True)
+class FigureConfig:
+    """Words and axes of an item's figure and table."""
+
+    x: str = ""
+    y: str = "test error (%)"
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One item of the paper under one preset.
 
     Attributes:
         item, preset: where the settings come from.
-        title: heading of its table.
+        title: heading of its table and figure.
         models: names in `scaleconv.models.TITLES`.
         baseline: the model the others are compared with.
-        folds: which of the data's sets are trained on, one run each.
+        folds: which repeats are run: sets of the digits, or draws of them.
+        points: what is varied, one group of runs each.
+        claim: what the paper says about it.
         seed: of the weights and of the order of the digits, shared by all networks.
-        paper: what the paper reports for a model: the mean, and the standard deviation if it gives one.
+        reuse: items whose networks are taken, instead of trained again, where settings, fold and seed are the same.
+        figure: words and axes.
+        paper: what the paper reports: for a model the mean, and the standard deviation if it gives one; else by name.
     """
 
     item: str
@@ -119,80 +217,44 @@ class Experiment:
     models: tuple[str, ...]
     baseline: str
     folds: tuple[int, ...]
+    points: tuple[Point, ...]
+    claim: str = ""
     seed: int = 0
-    data: DataConfig = field(default_factory=DataConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
+    reuse: tuple[str, ...] = ()
+    figure: FigureConfig = field(default_factory=FigureConfig)
     paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, name in [*(("models", name) for name in self.models), ("baseline", self.baseline)]:
             if name not in TITLES:
                 raise ValueError(f"`{key}` must be among {', '.join(TITLES)}, got {name!r}")
-        for fold in self.folds:
-            if not 0 <= fold < self.data.sets:
-                raise ValueError(f"`folds` must lie between 0 and {self.data.sets - 1}, got {fold}")
         for name in ("models", "folds"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"`{name}` must name at least one, and none twice, got {list(values)}")
+        names = [point.name for point in self.points]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"`points` must hold at least one, and no name twice, got {names}")
+        for point in self.points:
+            data = point.settings.data
+            for fold in self.folds:
+                if fold < 0 or (not data.test and fold >= data.sets):
+                    most = "" if data.test else f" and {data.sets - 1}"
+                    rule = f"lie between 0{most}" if most else "be at least 0"
+                    raise ValueError(f"`folds` must {rule}, got {fold}")
         _at_least(self, 0, "seed")
 
-    def settings(self) -> dict[str, Any]:
-        """What a run's result depends on, as plain values: the part of the configuration that goes into records."""
-        settings = {"data": asdict(self.data), "network": asdict(self.network), "training": asdict(self.training)}
-        plain: dict[str, Any] = json.loads(json.dumps(settings))
-        return plain
+    @property
+    def settings(self) -> Settings:
+        """Those of the first point, for what is the same at all of them."""
+        return self.points[0].settings
 
-
-def items() -> list[str]:
-    """The paper items that have a configuration."""
-    return sorted(file.name.removesuffix(".toml") for file in _configs().iterdir() if file.name.endswith(".toml"))
-
-
-def load_experiment(item: str, preset: str = "paper", overrides: Mapping[str, Any] | None = None) -> Experiment:
-    """Read an item's file, apply a preset, then overrides such as {"training.epochs": 3}.
-
-    Raises:
-        ValueError: an unknown item, preset or key, or a value of the wrong kind.
-    """
-    if item not in items():
-        raise ValueError(f"`item` must be one of {', '.join(items())}, got {item!r}")
-    table = tomllib.loads(_configs().joinpath(f"{item}.toml").read_text(encoding="utf-8"))
-    presets = table.pop("presets", {})
-    if preset not in presets:
-        raise ValueError(f"`preset` must be one of {', '.join(presets)}, got {preset!r}")
-    _merge(table, presets[preset])
-    for key, value in (overrides or {}).items():
-        *parents, last = key.split(".")
-        change: dict[str, Any] = {last: value}
-        for parent in reversed(parents):
-            change = {parent: change}
-        _merge(table, change)
-    return build(Experiment, {**table, "item": item, "preset": preset}, f"{item}.toml")
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Read `training.epochs=3` as a key and a TOML value; what is no TOML value is taken as text."""
-    key, equals, value = text.partition("=")
-    if not (key.strip() and equals):
-        raise ValueError(f"`set` must be KEY=VALUE, such as training.epochs=3, got {text!r}")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
-
-
-def _configs() -> Any:
-    return resources.files("scaleconv").joinpath("configs")
-
-
-def _merge(table: dict[str, Any], change: Mapping[str, Any]) -> None:
-    for key, value in change.items():
-        if isinstance(value, Mapping) and isinstance(table.get(key), dict):
-            _merge(table[key], value)
-        else:
-            table[key] = value
+    def at_point(self, name: str | None) -> "Experiment":
+        """The same with one point only, the first if none is named."""
+        names = [point.name for point in self.points]
+        if name is not None and name not in names:
+            raise ValueError(f"`point` must be one of {', '.join(names) or 'none'} in {self.item}, got {name!r}")
+        return replace(self, points=(self.points[names.index(name) if name is not None else 0],))
 
 
 def _at_least(config: Any, least: float, *names: str) -> None:

@@ -1,23 +1,40 @@
-"""Figures from records. The only room of the package, with the preview of the data, that draws."""
+"""Figures from records. The only room of the package, with the preview of the data, that draws.
+
+A model has the same colour in every figure. Pictures are written as PNG and SVG, and the same records give the same
+bytes.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from ..data.atomic import atomic_path
+from ..metrics import relative_reduction, summarise
 from ..models import TITLES
+from .panels import Line, Panel
 from .records import Record
 
-COLOURS = {"convnet": "#4477aa", "si_convnet": "#cc3311", "hierarchical": "#228833", "ensemble": "#aa7700"}
+COLOURS = {
+    "convnet": "#4477aa",
+    "si_convnet": "#cc3311",
+    "hierarchical": "#228833",
+    "ensemble": "#aa7700",
+    "rbm": "#66ccee",
+    "si_rbm": "#ee6677",
+    # The layers alone, where those are compared: as the networks made of them.
+    "conv2d": "#4477aa",
+    "si_conv2d": "#cc3311",
+    "direct": "#228833",
+    "formula": "#777777",
+}
+MARKERS = {"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"}
+FORMATS = ("png", "svg")
 
 
-def draw_errors(records: Sequence[Record], title: str, path: Path) -> None:
+def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequence[Path]) -> None:
     """Test error against epoch, one line per method: the mean over its runs, and the range they span."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'scaleconv[figures]'") from None
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = _figure(7, 4.5)
     axis = figure.add_subplot()
     for model in [name for name in TITLES if any(record.model == name for record in records)]:
         runs = [record for record in records if record.model == model]
@@ -32,10 +49,147 @@ def draw_errors(records: Sequence[Record], title: str, path: Path) -> None:
         axis.plot(epochs, means, color=COLOURS[model], label=label, marker="o" if len(epochs) == 1 else None)
         low, high = ([end(by_epoch[epoch]) for epoch in epochs] for end in (min, max))
         axis.fill_between(epochs, low, high, color=COLOURS[model], alpha=0.15, linewidth=0)
-    axis.set(title=title, xlabel="epoch", ylabel="test error (%), mean and range over folds", yscale="log")
+    axis.set(xlabel="epoch", ylabel="test error (%), mean and range over folds", yscale="log")
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter("{x:g}")
     axis.grid(alpha=0.3, which="both")
     axis.legend()
-    with atomic_path(path) as part:
-        figure.savefig(part, dpi=130, format=path.suffix.removeprefix("."))
+    _save(figure, title, claim, paths)
+
+
+def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
+    """All panels of an item; beside one in which lines are compared, how far they lie under the baseline."""
+    compare = len(panels) == 1 and bool(panels[0].compared())
+    count = len(panels) + compare
+    columns = 4 if count > 4 else count
+    figure = _figure(max(6.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.2 * -(-count // columns))
+    axes = figure.subplots(-(-count // columns), columns, squeeze=False).flat
+    for panel, axis in zip(panels, axes, strict=False):
+        {"lines": _lines, "bars": _bars, "shares": _shares}[panel.kind](axis, panel)
+        if panel.title:
+            axis.set_title(panel.title, fontsize=9)
+    if compare:
+        _reductions(axes[1], panels[0])
+    _save(figure, title, claim, paths)
+
+
+def _lines(axis: Any, panel: Panel) -> None:
+    for line in panel.lines:
+        xs = [x for x in panel.xs if x in line.values]
+        found = [summarise(list(line.values[x].values())) for x in xs]
+        repeats = sorted({summary.n for summary in found})
+        axis.errorbar(
+            xs,
+            [summary.mean for summary in found],
+            [summary.std or 0 for summary in found],
+            label=f"{line.title} (n = {' / '.join(map(str, repeats))})",
+            **_style(line),
+        )
+    axis.set(xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
+    if panel.log_y:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}" if _span(panel) < 20 else "")
+    else:
+        axis.set_ylim(bottom=0)
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(fontsize=8)
+    _ticks(axis, panel)
+
+
+def _reductions(axis: Any, panel: Panel) -> None:
+    """Percent under the baseline: over all repeats, and the deviation between repeats."""
+    for line in panel.compared():
+        found = {x: panel.pairs(line, x) for x in panel.xs}
+        xs = [x for x in panel.xs if found[x]]
+        spread = [summarise([relative_reduction(a, b) for a, b in found[x]]).std or 0 for x in xs]
+        mean = panel.mean_reduction(line)
+        label = f"{line.title}: {mean:.0f} % on average" if mean is not None else line.title
+        axis.errorbar(xs, [panel.reduction(line, x) for x in xs], spread, label=label, **_style(line))
+    baseline = next((line.title for line in panel.lines if line.model == panel.baseline), panel.baseline)
+    axis.axhline(0, color=COLOURS[panel.baseline], linewidth=1)
+    axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} under {baseline} (%), ± std")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    _ticks(axis, panel)
+
+
+def _bars(axis: Any, panel: Panel) -> None:
+    width = 0.8 / len(panel.lines)
+    for index, line in enumerate(panel.lines):
+        found = {x: summary for x in panel.xs if (summary := line.at(x))}
+        places = [panel.xs.index(x) + (index - (len(panel.lines) - 1) / 2) * width for x in found]
+        axis.bar(
+            places,
+            [summary.mean for summary in found.values()],
+            width,
+            yerr=[summary.std or 0 for summary in found.values()],
+            color=COLOURS[line.model],
+            alpha=0.35 if line.control else 1,
+            capsize=3,
+            label=f"{line.title} (n = {max((summary.n for summary in found.values()), default=0)})",
+        )
+    axis.set_xticks(range(len(panel.xs)), [panel.label(x) for x in panel.xs])
+    axis.set(xlabel=panel.x, ylabel=f"{panel.y}, ± std")
+    axis.grid(alpha=0.3, axis="y")
+    axis.legend(fontsize=8)
+
+
+def _shares(axis: Any, panel: Panel) -> None:
+    """Each column adds up to 100 %: a map of the means."""
+    means = [[summary.mean if (summary := line.at(x)) else 0.0 for x in panel.xs] for line in panel.lines]
+    axis.imshow(means, origin="lower", cmap="magma_r", aspect="auto", vmin=0)
+    most = max(max(row) for row in means)
+    for row, values in enumerate(means):
+        for column, value in enumerate(values):
+            colour = "white" if value > most / 2 else "black"
+            axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+    axis.set_xticks(range(len(panel.xs)), [panel.label(x) for x in panel.xs])
+    axis.set_yticks(range(len(panel.lines)), [line.title for line in panel.lines])
+    repeats = max((len(repeats) for line in panel.lines for repeats in line.values.values()), default=0)
+    axis.set(xlabel=panel.x, ylabel=f"level that {panel.y} of the time, n = {repeats}".replace("(%) ", ""))
+
+
+def _style(line: Line) -> dict[str, Any]:
+    return {
+        "color": COLOURS[line.model],
+        "marker": MARKERS.get(line.model, "o"),
+        "markersize": 4,
+        "capsize": 3,
+        "linewidth": 1.5,
+        "linestyle": "--" if line.model == "formula" else "-",
+    }
+
+
+def _span(panel: Panel) -> float:
+    values = [
+        value for line in panel.lines for repeats in line.values.values() for value in repeats.values() if value > 0
+    ]
+    return max(values) / min(values) if values else 1.0
+
+
+def _ticks(axis: Any, panel: Panel) -> None:
+    if panel.log_x:
+        axis.set_xscale("log")
+    if panel.labels or panel.log_x:
+        axis.set_xticks(panel.xs, [panel.label(x) for x in panel.xs], rotation=45 if panel.log_x else 0)
+        axis.set_xticks([], minor=True)
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install 'scaleconv[figures]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Any, title: str, claim: str, paths: Sequence[Path]) -> None:
+    from matplotlib import rc_context
+
+    figure.suptitle(f"{title}\n{claim}" if claim else title, fontsize=10)
+    for path in paths:
+        kind = path.suffix.removeprefix(".")
+        # Without a date and with fixed names inside, the same records give the same file.
+        with atomic_path(path) as part, rc_context({"svg.hashsalt": "scaleconv", "svg.fonttype": "none"}):
+            figure.savefig(part, dpi=130, format=kind, metadata={"Date": None} if kind == "svg" else None)

@@ -1,4 +1,4 @@
-"""Live progress of an experiment on a terminal; silent anywhere else."""
+"""Live progress of an item on a terminal; silent anywhere else."""
 
 from pathlib import Path
 from types import TracebackType
@@ -7,14 +7,15 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..models import TITLES
 from .config import Experiment
+from .cost import CostStudy, run_cost
+from .plan import Run
 from .records import Epoch, Record
-from .runner import run_experiment
+from .runner import make_folder, run_experiment
 
 
-def run_on_terminal(experiment: Experiment, folder: Path, device: str, data_dir: Path | None) -> list[Record]:
-    """Run an experiment with live progress; `auto` takes a GPU if there is one."""
+def run_on_terminal(item: Experiment | CostStudy, folder: Path, device: str, data_dir: Path | None) -> list[Record]:
+    """Run an item with live progress; `auto` takes a GPU if there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -23,14 +24,17 @@ def run_on_terminal(experiment: Experiment, folder: Path, device: str, data_dir:
         raise ValueError(f"`device` must be one this machine has, got {device!r} ({error})") from None
     if torch.device(device).type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
+    make_folder(folder)
     with Board(Console(stderr=True)) as board:
-        return run_experiment(experiment, folder, device=device, data_dir=data_dir, watcher=board)
+        if isinstance(item, CostStudy):
+            return run_cost(item, folder, device=device, watcher=board)
+        return run_experiment(item, folder, device=device, data_dir=data_dir, watcher=board)
 
 
 class Board:
-    """A line per run (epoch, loss, error, rate, time left); is a `Watcher`.
+    """A line for the item, and one per run under way (epoch, loss, error, rate, time left); is a `Watcher`.
 
-    On what is no terminal it prints nothing.
+    Runs that are finished leave the board, since an item may have a hundred. On what is no terminal it prints nothing.
     """
 
     def __init__(self, console: Console) -> None:
@@ -43,8 +47,9 @@ class Board:
             console=console,
             disable=not console.is_terminal,
         )
-        self.tasks: dict[tuple[str, int], TaskID] = {}
-        self.errors: dict[tuple[str, int], str] = {}  # as last tested
+        self.item = self.progress.add_task("", total=None, figures="", visible=False)
+        self.tasks: dict[str, TaskID] = {}
+        self.errors: dict[str, str] = {}  # as last tested
 
     def __enter__(self) -> "Board":
         self.progress.start()
@@ -53,18 +58,21 @@ class Board:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.progress.stop()
 
-    def begin(self, model: str, fold: int, epochs: int, done: int) -> None:
-        task = self.progress.add_task(f"{TITLES[model]}, fold {fold}", total=epochs, completed=done, figures="")
-        self.tasks[model, fold] = task
+    def plan(self, title: str, runs: int) -> None:
+        self.progress.update(self.item, description=title, total=runs, figures="runs", visible=True)
 
-    def epoch(self, model: str, fold: int, entry: Epoch) -> None:
+    def begin(self, run: Run, done: int) -> None:
+        epochs = run.settings.training.epochs
+        self.tasks[run.title] = self.progress.add_task(run.title, total=epochs, completed=done, figures="")
+
+    def epoch(self, run: Run, entry: Epoch) -> None:
         if entry.test_error is not None:
-            self.errors[model, fold] = f"  error {entry.test_error:5.2f} %"
+            self.errors[run.title] = f"  error {entry.test_error:5.2f} %"
         rate = f"  {1 / entry.seconds:.2g} epochs/s" if entry.seconds >= 1e-9 else ""
-        figures = f"loss {entry.train_loss:.4f}{self.errors.get((model, fold), '')}{rate}"
-        self.progress.update(self.tasks[model, fold], completed=entry.epoch, figures=figures)
+        figures = f"loss {entry.train_loss:.4f}{self.errors.get(run.title, '')}{rate}"
+        self.progress.update(self.tasks[run.title], completed=entry.epoch, figures=figures)
 
-    def skip(self, model: str, fold: int, epochs: int) -> None:
-        self.progress.add_task(
-            f"{TITLES[model]}, fold {fold}", total=epochs, completed=epochs, figures="finished before"
-        )
+    def end(self, title: str) -> None:
+        self.progress.advance(self.item)
+        if title in self.tasks:
+            self.progress.remove_task(self.tasks.pop(title))

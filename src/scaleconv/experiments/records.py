@@ -5,10 +5,11 @@ in the end). It is written whole or not at all, and checked when it is read.
 """
 
 import json
+import math
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -31,13 +32,22 @@ class Epoch:
 
 
 @dataclass(frozen=True)
+class Series:
+    """Values measured along an axis."""
+
+    x: list[float]
+    y: list[float]
+
+
+@dataclass(frozen=True)
 class Record:
     """One finished run.
 
     Attributes:
         experiment: name of the folder, such as `table1`.
         model, fold, seed: which run of it.
-        test_error: after the last epoch, in percent.
+        test_error: after the last epoch, in percent; where a series is called `test_error`, its mean. None where
+            nothing is classified.
         config: the settings the result depends on.
         environment: versions, hardware, commit.
         history: what was measured in each epoch.
@@ -45,13 +55,15 @@ class Record:
         seconds: of training, without tests, over all sittings.
         seconds_per_epoch: median over the epochs, without tests.
         runs_together: how many runs shared the device meanwhile.
+        point, x: at which point of the experiment, and where that lies on its axis.
+        series: what else was measured, by name.
     """
 
     experiment: str
     model: str
     fold: int
     seed: int
-    test_error: float
+    test_error: float | None
     config: dict[str, Any]
     environment: dict[str, Any]
     history: list[Epoch]
@@ -59,16 +71,32 @@ class Record:
     seconds: float
     seconds_per_epoch: float
     runs_together: int
+    point: str = ""
+    x: float | None = None
+    series: dict[str, Series] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float:
+        """The test error of a run that has one."""
+        if self.test_error is None:
+            raise ValueError(f"`test_error` of {self.model}, fold {self.fold}, must be there, got None")
+        return self.test_error
 
 
-def record_path(folder: Path, model: str, fold: int, seed: int) -> Path:
+def record_path(folder: Path, model: str, point: str, fold: int, seed: int) -> Path:
     """Where the record of a run lies in the folder of its experiment."""
-    return folder / f"{model}-fold{fold}-seed{seed}.json"
+    at = f"-{point}" if point else ""
+    return folder / f"{model}{at}-fold{fold}-seed{seed}.json"
+
+
+def path_of(folder: Path, record: Record) -> Path:
+    """Where this record lies."""
+    return record_path(folder, record.model, record.point, record.fold, record.seed)
 
 
 def write_record(folder: Path, record: Record) -> Path:
     """Write a record, whole or not at all."""
-    path = record_path(folder, record.model, record.fold, record.seed)
+    path = path_of(folder, record)
     with atomic_path(path) as part:
         part.write_text(json.dumps(asdict(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
@@ -82,19 +110,24 @@ def read_record(path: Path) -> Record:
     """
     try:
         record = build(Record, json.loads(path.read_text(encoding="utf-8")), "the record")
-        if not record.history or not 0 <= record.test_error <= 100:
+        if record.test_error is not None and not (record.history and 0 <= record.test_error <= 100):
             raise ValueError("`history` must not be empty, and `test_error` a percentage")
-        if record_path(path.parent, record.model, record.fold, record.seed) != path:
-            raise ValueError(f"it is of {record.model}, fold {record.fold}, seed {record.seed}")
+        if record.test_error is None and not record.series:
+            raise ValueError("`test_error` must be there where no `series` is")
+        if any(len(series.x) != len(series.y) for series in record.series.values()):
+            raise ValueError("`series` must have a value for each x")
+        if path_of(path.parent, record) != path:
+            at = f", {record.point}" if record.point else ""
+            raise ValueError(f"it is of {record.model}{at}, fold {record.fold}, seed {record.seed}")
     except ValueError as error:
         raise ValueError(f"{path} is not a valid record ({error}): delete it and run the experiment again") from None
     return record
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records of an experiment, by model, fold and seed."""
+    """All records of an experiment, by model, point, fold and seed."""
     records = [read_record(path) for path in sorted(folder.glob("*.json"))]
-    return sorted(records, key=lambda record: (record.model, record.fold, record.seed))
+    return sorted(records, key=lambda r: (r.model, -math.inf if r.x is None else r.x, r.point, r.fold, r.seed))
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""Tables from records: one row per method, ours beside the paper's numbers. No number is typed in here."""
+"""The table of methods from records: one row each, ours beside the paper's numbers. No number is typed in here."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ class Row:
 def summaries(records: Sequence[Record]) -> dict[str, dict[str, float | int | None]]:
     """Mean, std and n of the test error for each model."""
     models = sorted({record.model for record in records})
-    return {m: asdict(summarise([record.test_error for record in records if record.model == m])) for m in models}
+    return {m: asdict(summarise([record.error for record in records if record.model == m])) for m in models}
 
 
 def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
@@ -50,7 +50,7 @@ def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], ba
     errors: dict[str, dict[tuple[int, int], float]] = {}
     times: dict[str, list[float]] = {}
     for record in records:
-        errors.setdefault(record.model, {})[record.fold, record.seed] = record.test_error
+        errors.setdefault(record.model, {})[record.fold, record.seed] = record.error
         times.setdefault(record.model, []).append(record.seconds_per_epoch / record.runs_together)
     rows = []
     for model in [*PAPER_TITLES, *sorted(set(errors) - set(PAPER_TITLES))]:
@@ -87,11 +87,10 @@ def header(experiment: Experiment) -> tuple[str, ...]:
     return tuple(name.format(PAPER_TITLES[experiment.baseline]) for name in HEADER)
 
 
-def markdown(rows: Sequence[Row], experiment: Experiment, notes: Sequence[str]) -> str:
-    """The table as Markdown, under its title."""
-    lines = [f"# {experiment.title}", "", _line(header(experiment)), _line(["---"] * len(HEADER))]
-    lines += [_line(cells(row)) for row in rows]
-    return "\n".join([*lines, "", *notes, ""])
+def markdown(rows: Sequence[Row], experiment: Experiment) -> str:
+    """The table as Markdown."""
+    lines = [line(header(experiment)), line(["---"] * len(HEADER)), *(line(cells(row)) for row in rows)]
+    return "\n".join(lines)
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
@@ -107,22 +106,6 @@ def comma_separated(rows: Sequence[Row]) -> str:
     return stream.getvalue()
 
 
-def footnotes(records: Sequence[Record]) -> list[str]:
-    """How the numbers came about, from the records."""
-    if not records:
-        return ["No records yet."]
-    epochs = sorted({len(record.history) for record in records})
-    devices = sorted({str(record.environment["device"]) for record in records})
-    data = sorted({f"{r.config['data']['train']} {r.config['data']['dataset']} digits" for r in records})
-    maps = sorted({" and ".join(map(str, r.config["network"]["maps"])) for r in records})
-    return [
-        "Test error in percent, mean ± standard deviation over folds; p of an exact paired sign-flip test.",
-        f"Trained on {' / '.join(data)} for {' / '.join(map(str, epochs))} epochs, on {' / '.join(devices)}; "
-        f"{' / '.join(maps)} feature maps.",
-        "A dash under “ours” is a method with no records here; the paper's number is shown alone.",
-        "s / epoch: seconds of the device for one epoch of one run, without tests.",
-    ]
-
-
-def _line(items: Sequence[str]) -> str:
+def line(items: Sequence[str]) -> str:
+    """A row of a Markdown table."""
     return f"| {' | '.join(items)} |"

@@ -1,0 +1,187 @@
+"""What the layer costs: operations by the paper's formula and by count, and measured time (paper, appendix B).
+
+Two questions for each layer of the paper's network: what happens when the largest of six scales grows, and what when
+there are more scales up to the same largest one. Each in the direct order, in which the paper and others evaluate the
+layer, and as `SIConv2d` does it.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..nn import SIConv2d
+from ..ops import macs
+from .checkpoint import difference
+from .config import FigureConfig
+from .direct import DirectSIConv2d, milliseconds
+from .plan import Silent, Watcher
+from .records import Record, Series, describe_environment, read_record, record_path, write_record
+
+# What is compared; the keys stand where the name of a model stands in other records.
+METHODS = {
+    "conv2d": "Conv2d",
+    "formula": "paper's formula",
+    "direct": "direct order",
+    "si_conv2d": "SIConv2d",
+}
+SWEEPS = {"largest": "largest of six scales", "count": "number of scales from 1 to 2"}
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """A layer to measure; its name goes into file names."""
+
+    name: str
+    title: str
+    channels: int
+    maps: int
+    size: int
+    kernel: int
+
+
+@dataclass(frozen=True)
+class CostStudy:
+    """The item `cost` under one preset.
+
+    Attributes:
+        layers: what is measured.
+        batch: images in a call that is timed.
+        largest: the largest of the six scales L^(k/3), k = −2 … 3, each value a call.
+        counts: numbers of scales from 1 to 2 in equal ratios, each value a call.
+        folds: repeats of the timing.
+        calls: timed in a repeat, of which the median is taken.
+    """
+
+    item: str
+    preset: str
+    title: str
+    layers: tuple[LayerShape, ...]
+    batch: int
+    largest: tuple[float, ...]
+    counts: tuple[int, ...]
+    folds: tuple[int, ...]
+    calls: int = 10
+    claim: str = ""
+    baseline: str = "conv2d"
+    figure: FigureConfig = field(default_factory=FigureConfig)
+    paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "calls"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        for name, least in (("largest", 1), ("counts", 0)):
+            if not getattr(self, name) or min(getattr(self, name)) <= least:
+                raise ValueError(f"`{name}` must hold values above {least}, got {list(getattr(self, name))}")
+        if not self.folds or len(set(self.folds)) < len(self.folds):
+            raise ValueError(f"`folds` must name at least one, and none twice, got {list(self.folds)}")
+
+    def scales(self, sweep: str) -> dict[float, tuple[float, ...]]:
+        """The calls of a sweep: where each lies on the axis, and its scales."""
+        if sweep == "largest":
+            return {largest: tuple(largest ** (k / 3) for k in range(-2, 4)) for largest in self.largest}
+        return {float(n): tuple(2 ** (k / max(1, n - 1)) for k in range(n)) for n in self.counts}
+
+
+def run_cost(study: CostStudy, folder: Path, *, device: str = "cpu", watcher: Watcher | None = None) -> list[Record]:
+    """Measure what is not measured yet; one record per layer, method and repeat."""
+    watcher = watcher or Silent()
+    wanted = [(layer, method, fold) for layer in study.layers for method in METHODS for fold in study.folds]
+    watcher.plan(study.item, len(wanted))
+    records = []
+    for layer, method, fold in wanted:
+        path = record_path(folder, method, layer.name, fold, 0)
+        if not path.exists():
+            write_record(folder, _measure(study, layer, method, fold, folder.name, device))
+        watcher.end(f"{METHODS[method]}, {layer.title}, repeat {fold}")
+        records.append(_check(read_record(path), study, path))
+    return records
+
+
+def formula(scales: Sequence[float]) -> float:
+    """Convolutions of a layer in units of one, by the paper's appendix B: L² (1 − rⁿ) / (1 − r), r = 1 / step².
+
+    Example:
+        >>> round(formula([2 ** (k / 3) for k in range(-2, 4)]), 1)
+        10.1
+    """
+    if len(scales) == 1:
+        return scales[0] ** 2
+    step = (max(scales) / min(scales)) ** (1 / (len(scales) - 1))
+    r = step**-2.0
+    return float(max(scales) ** 2 * (1 - r ** len(scales)) / (1 - r))
+
+
+def _measure(study: CostStudy, layer: LayerShape, method: str, fold: int, experiment: str, device: str) -> Record:
+    series = {}
+    start = time.perf_counter()
+    for sweep in SWEEPS:
+        calls = study.scales(sweep)
+        positions = list(calls)
+        counted = [_operations(layer, method, scales) for scales in calls.values()]
+        series[f"operations {sweep}"] = Series(positions, counted)
+        if method != "formula":
+            timed = [_time(study, layer, method, scales, device) for scales in calls.values()]
+            series[f"milliseconds {sweep}"] = Series(positions, timed)
+    seconds = time.perf_counter() - start
+    return Record(
+        experiment=experiment,
+        model=method,
+        fold=fold,
+        seed=0,
+        test_error=None,
+        config=_config(study),
+        environment=describe_environment(device),
+        history=[],
+        parameters=layer.maps * (layer.channels * layer.kernel**2 + 1),
+        seconds=seconds,
+        seconds_per_epoch=seconds,
+        runs_together=1,
+        point=layer.name,
+        series=series,
+    )
+
+
+def _operations(layer: LayerShape, method: str, scales: Sequence[float]) -> float:
+    """Multiply-accumulates, resampling counted, in units of the plain convolution."""
+    if method == "formula":
+        return formula(scales)
+    shape = (1, layer.channels, layer.size, layer.size)
+    cost = macs(shape, (layer.maps, layer.channels, layer.kernel, layer.kernel), scales=scales)
+    counted = {"conv2d": cost.conv2d, "direct": cost.direct, "si_conv2d": cost.chosen}[method]
+    return counted.total / cost.conv2d.total
+
+
+def _time(study: CostStudy, layer: LayerShape, method: str, scales: Sequence[float], device: str) -> float:
+    shape = (layer.channels, layer.maps, layer.kernel)
+    torch.manual_seed(0)
+    module: nn.Module
+    if method == "conv2d":
+        module = nn.Conv2d(*shape)
+    elif method == "direct":
+        module = DirectSIConv2d(*shape, layer.size, scales)
+    else:
+        module = SIConv2d(*shape, scales=scales)
+    images = torch.rand(study.batch, layer.channels, layer.size, layer.size, device=device)
+    return milliseconds(module.to(device), images, study.calls)
+
+
+def _config(study: CostStudy) -> dict[str, Any]:
+    kept = ("layers", "batch", "largest", "counts", "calls")
+    values: dict[str, Any] = json.loads(json.dumps({name: asdict(study)[name] for name in kept}))
+    return {"cost": values}
+
+
+def _check(record: Record, study: CostStudy, path: Path) -> Record:
+    if record.config != _config(study):
+        raise ValueError(
+            f"{path} was made with other settings ({difference(record.config, _config(study))}): "
+            "give these results another --name, or delete the old ones"
+        )
+    return record

@@ -1,0 +1,66 @@
+"""The layer in the order of the paper, every level convolved whole, in plain PyTorch; and a stopwatch for layers.
+
+For comparison only: what `SIConv2d` computes, at the cost the paper counts (appendix B).
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..ops.resample import align_matrix, resample, transform_matrix
+from ..ops.signature import make_signature
+
+WARM_UP = 2  # calls that make plans and choose algorithms
+
+
+class DirectSIConv2d(nn.Conv2d):
+    """The layer in the direct order: rescale, convolve whole, align, maximum; autograd does the rest.
+
+    For square images of one size, so that its matrices are made once, as `SIConv2d` keeps its own.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, size: int, scales: Sequence[float]) -> None:
+        super().__init__(in_channels, out_channels, kernel)
+        signature = make_signature((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales)
+        axis = signature.height
+        self.margins: list[tuple[int, int]] = []  # around what a level covers, before and after
+        for level in signature.plan.levels[1:]:  # the first is the identity, and covers everything
+            first, end = level.height.covered
+            index = len(self.margins)
+            self.margins.append((first, axis.output_size - end))
+            self.register_buffer(f"transform_{index}", transform_matrix(axis, level.height).float(), persistent=False)
+            self.register_buffer(f"align_{index}", align_matrix(level.height).float(), persistent=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        result = super().forward(input)
+        for index, margins in enumerate(self.margins):
+            transform, align = (getattr(self, f"{name}_{index}").to(input) for name in ("transform", "align"))
+            response = super().forward(resample(input, transform, transform))
+            aligned = resample(response, align, align)
+            result = torch.maximum(result, F.pad(aligned, (*margins, *margins), value=-math.inf))
+        return result
+
+
+def milliseconds(module: nn.Module, images: Tensor, calls: int) -> float:
+    """Median time of a forward and backward pass, the gradient of the input included."""
+    images = images.detach().requires_grad_()
+    gradient = torch.rand_like(module(images))
+    times = []
+    for call in range(calls + WARM_UP):
+        _wait(images.device)
+        start = time.perf_counter()
+        torch.autograd.grad(module(images), [images, *module.parameters()], gradient)
+        _wait(images.device)
+        if call >= WARM_UP:
+            times.append(1000 * (time.perf_counter() - start))
+    return median(times)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,134 @@
+"""What is measured on trained networks besides the test error; each measure turns a network into series for its record.
+
+Errors at scales the network has rarely seen (figure 5a), the invariance of its neurons (figure 3), and two that the
+paper does not have: which level wins, and how equivariant features are.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data import make_scaled
+from ..metrics import equivariance_error, invariance_scores, top_mean
+from ..nn import SIConv2d
+from ..ops import si_conv2d
+from .digits import RunDigits
+from .plan import Run
+from .records import Series
+from .training import count_errors
+
+
+def measure(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+    """Measure what the run's settings name on its trained network."""
+    return _MEASURES[run.settings.measure.kind](run, network, digits)
+
+
+def _test_scales(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+    """The test error in percent with all test digits at one scale, for each of the scales."""
+    config = run.settings.measure
+    labels = digits.test_labels[: config.digits or None]
+    errors = []
+    for scale in config.scales:
+        images = digits.at_scale(scale, len(labels))
+        errors.append(100 * count_errors(network, images, labels) / len(labels))
+    return {"test_error": Series(list(config.scales), errors)}
+
+
+def _invariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+    """The mean score of the best neurons of each layer, after training and before.
+
+    The images are the test digits of MNIST-Scale, each at its own scale; they are what is rescaled, pixels and all.
+    """
+    config = run.settings.measure
+    images = digits.test[: config.digits or None]
+
+    def rescale(some: Tensor, factor: float) -> Tensor:
+        pixels = (some + digits.mean).clamp(0, 1)
+        return make_scaled(pixels, factor, digits.config.size, truncate="allow") - digits.mean
+
+    found = {}
+    for name, subject in (("trained", network), ("random", run.network().to(images.device))):
+        scores = invariance_scores(subject, images, config.layers, rescale, config.scales, firing=config.firing)
+        values = [top_mean(scores[layer], config.top) for layer in config.layers]
+        found[name] = Series([float(number) for number in range(1, len(values) + 1)], values)
+    return found
+
+
+@torch.no_grad()
+def _winners(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+    """How often each level wins, in percent, against the true scale of the digits.
+
+    Counted where it matters: at the position where a filter answers most to the image, if it answers more than to an
+    empty one. Elsewhere on the empty background all levels tie.
+    """
+    config = run.settings.measure
+    layers = {name: module for name, module in network.named_modules() if isinstance(module, SIConv2d)}
+    if not layers:
+        raise ValueError(f"`models` must have scale-invariant layers for winners, got {run.model!r}")
+    counts = {name: [[0] * len(layer.scales) for _ in config.scales] for name, layer in layers.items()}
+    blank = _answers(network, layers, digits.blank())
+    for index, scale in enumerate(config.scales):
+        for some in digits.at_scale(scale, config.digits or None).split(500):
+            for name, (strength, winner) in _answers(network, layers, some).items():
+                chosen = winner[strength > blank[name][0] + 1e-6]
+                votes = F.one_hot(chosen, len(layers[name].scales)).sum(0).tolist()
+                counts[name][index] = [a + b for a, b in zip(counts[name][index], votes, strict=True)]
+    found = {}
+    for name, layer in layers.items():
+        for level, scale in enumerate(layer.scales):
+            shares = [100 * row[level] / max(1, sum(row)) for row in counts[name]]
+            found[f"{name} {scale:.3g}"] = Series(list(config.scales), shares)
+    return found
+
+
+def _answers(network: nn.Module, layers: dict[str, SIConv2d], images: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """For each layer the strongest answer of each filter to each image, and the level it came from: (N, M) both."""
+    inputs: dict[str, Tensor] = {}
+    handles = [
+        layer.register_forward_pre_hook(lambda _, given, name=name: inputs.__setitem__(name, given[0]))
+        for name, layer in layers.items()
+    ]
+    try:
+        network(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    answers = {}
+    for name, layer in layers.items():
+        output, winner = si_conv2d(
+            inputs[name],
+            layer.weight,
+            layer.bias,
+            layer.stride,
+            layer.padding,
+            layer.dilation,
+            layer.groups,
+            scales=layer.scales,
+            antialias=layer.antialias,
+            return_winner=True,
+        )
+        strength, position = output.flatten(2).max(2)
+        answers[name] = strength, winner.flatten(2).gather(2, position.unsqueeze(2)).squeeze(2).long()
+    return answers
+
+
+def _equivariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+    """The relative distance between features of rescaled digits and rescaled features, layer by layer."""
+    config = run.settings.measure
+    images = digits.at_scale(1.0, config.digits or None)
+    curves: dict[str, list[float]] = {layer: [] for layer in config.layers}
+    for scale in config.scales:
+        rescaled = digits.at_scale(scale, config.digits or None)
+        for layer, value in equivariance_error(network, images, rescaled, scale, config.layers, digits.blank()).items():
+            curves[layer].append(value)
+    return {layer: Series(list(config.scales), values) for layer, values in curves.items()}
+
+
+_MEASURES: dict[str, Callable[[Run, nn.Module, RunDigits], dict[str, Series]]] = {
+    "test_scales": _test_scales,
+    "invariance": _invariance,
+    "winners": _winners,
+    "equivariance": _equivariance,
+}

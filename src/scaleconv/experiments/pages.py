@@ -1,0 +1,70 @@
+"""Every table and figure of the documents, from the records that are there, by one command.
+
+`reproduction.md` keeps its prose: only what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
+NAME is an item, for its table, or `claims`, for the list of what the paper says and whether ours agrees.
+"""
+
+import re
+from pathlib import Path
+
+from ..data.atomic import atomic_path
+from .claims import check_claims
+from .loading import ITEMS, folder_name, load_item
+from .records import read_records
+from .report import draw, markdown, write_report
+from .tables import line
+
+PAGE = "reproduction.md"
+
+
+def find_folder(results: Path, name: str) -> Path | None:
+    """The folder of that name, or, if it has no records, the one with the most whose name begins with it."""
+    folders = [results / name, *sorted(results.glob(f"{name}-*"), key=lambda path: (-_records(path), path.name))]
+    return next((folder for folder in folders if _records(folder)), None)
+
+
+def write_pages(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
+    """Write the tables beside the records, the figures and the page of the documents; return what was written.
+
+    Raises:
+        ValueError: a marker of the page is missing or not closed.
+    """
+    page = docs / PAGE
+    text = page.read_text(encoding="utf-8")
+    written: list[Path] = []
+    claims = [line(["item", "the paper", "ours", "same"]), line(["---"] * 4)]
+    for name in ITEMS:
+        item = load_item(name, preset)
+        folder = _committed(results, folder_name(name, preset))
+        if folder is None:
+            text = _replace(text, name, "No records yet.", page)
+            continue
+        records = read_records(folder)
+        written += write_report(item, records, folder)
+        (docs / "figures").mkdir(parents=True, exist_ok=True)
+        written += draw(item, records, docs / "figures", name)
+        text = _replace(text, name, f"Records: `{folder.name}`.\n\n{markdown(item, records).strip()}", page)
+        checked = check_claims(item, records)
+        claims += [line([name, claim.paper, claim.ours, "yes" if claim.holds else "no"]) for claim in checked]
+    text = _replace(text, "claims", "\n".join(claims), page)
+    with atomic_path(page) as part:
+        part.write_text(text, encoding="utf-8")
+    return [*written, page]
+
+
+def _committed(results: Path, name: str) -> Path | None:
+    """As `find_folder`, but never the small version of an item in the place of the large one."""
+    folder = find_folder(results, name)
+    return None if folder and folder.name.endswith("-quick") and not name.endswith("-quick") else folder
+
+
+def _records(folder: Path) -> int:
+    return len(list(folder.glob("*-fold*-seed*.json")))
+
+
+def _replace(text: str, name: str, content: str, page: Path) -> str:
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    pattern = re.compile(rf"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"{page} must have the markers {begin} and {end}")
+    return pattern.sub(lambda _: f"{begin}\n{content}\n{end}", text)
