@@ -5,6 +5,7 @@ winners are all that the backward pass needs beside the input and the weight, an
 or matrices are made here.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ def pool_levels(
         return output, torch.zeros_like(output, dtype=torch.uint8)
     pool = _Pool if torch.compiler.is_compiling() else _PoolWithTangents
     output, winner = pool.apply(images, weight, bias, levels)
-    if not (_is_channels_last(images) or _is_channels_last(weight)):
+    if not (is_channels_last(images) or is_channels_last(weight)):
         output = output.contiguous()
     return output, winner
 
@@ -61,14 +62,7 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, winner = ctx.saved_tensors
-        input, weight, grad = as_channels_last(input), as_channels_last(weight), as_channels_last(grad)
-        needed = ctx.needs_input_grad[:3]
-        totals: list[Tensor | None] = [None, None, None]
-        for place, level in enumerate(ctx.levels):
-            share = grad[level.region] * _won(winner, place, level, grad.dtype)
-            grads = _respond_backward(level, share, input, weight, needed)
-            totals = [a if b is None else b if a is None else a + b for a, b in zip(totals, grads, strict=True)]
-        return *totals, None
+        return *pool_backward(grad, input, weight, winner, ctx.levels, ctx.needs_input_grad[:3]), None
 
 
 class _PoolWithTangents(_Pool):
@@ -95,6 +89,24 @@ class _PoolWithTangents(_Pool):
         return tangent, None
 
 
+def pool_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    winner: Tensor,
+    levels: tuple[LevelMap, ...],
+    needed: Sequence[bool],
+) -> list[Tensor | None]:
+    """Gradients for the input, the weight and the bias, each None if it is not needed."""
+    input, weight, grad = as_channels_last(input), as_channels_last(weight), as_channels_last(grad)
+    totals: list[Tensor | None] = [None, None, None]
+    for place, level in enumerate(levels):
+        share = grad[level.region] * _won(winner, place, level, grad.dtype)
+        grads = _respond_backward(level, share, input, weight, needed)
+        totals = [a if b is None else b if a is None else a + b for a, b in zip(totals, grads, strict=True)]
+    return totals
+
+
 def _respond(level: LevelMap, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One level's answer at the positions it covers."""
     sampled = _sample(level, input)
@@ -104,7 +116,7 @@ def _respond(level: LevelMap, input: Tensor, weight: Tensor, bias: Tensor | None
 
 
 def _respond_backward(
-    level: LevelMap, grad: Tensor, input: Tensor, weight: Tensor, needed: tuple[bool, bool, bool]
+    level: LevelMap, grad: Tensor, input: Tensor, weight: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """Gradients of `_respond` for the input, the weight and the bias: the transposed maps in reverse order."""
     sampled = _sample(level, input)
@@ -158,5 +170,5 @@ def as_channels_last(tensor: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2)
 
 
-def _is_channels_last(tensor: Tensor) -> bool:
+def is_channels_last(tensor: Tensor) -> bool:
     return tensor.stride(1) == 1 < tensor.shape[1]

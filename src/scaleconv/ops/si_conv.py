@@ -11,7 +11,11 @@ from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_gradtrackingtensor
+from torch.autograd import forward_ad
 
+from . import library
+from .backends import current_backend, missing_for_kernels
 from .levels import LevelMap, level_maps
 from .pool import pool_levels
 from .signature import DEFAULT_SCALES, Padding, Size, make_signature
@@ -123,7 +127,7 @@ def si_conv2d(
     """
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
-    levels = _levels(
+    call = (
         _plain(tuple(input.shape[-3:] if input.ndim in (3, 4) else input.shape)),
         _plain(tuple(weight.shape)),
         _plain(stride),
@@ -131,18 +135,60 @@ def si_conv2d(
         _plain(dilation),
         _plain(groups),
         _plain(scales),
-        antialias,
-        input.dtype,
-        input.device,
     )
+    settings, indices = _settings(*call)
     images = input if input.ndim == 4 else input.unsqueeze(0)
-    output, place = pool_levels(images, weight, bias, levels)
+    output: Tensor
+    if len(indices) > 1 and _by_kernels(input, weight):
+        output, place = library.si_conv2d(images, weight, bias, *settings, antialias)
+    else:
+        output, place = pool_levels(images, weight, bias, _levels(*call, antialias, input.dtype, input.device))
     if input.ndim == 3:
         output, place = output.squeeze(0), place.squeeze(0)
     if not return_winner:
         return output
-    indices = torch.tensor([level.index for level in levels], dtype=torch.uint8, device=input.device)
-    return output, indices[place.int()]
+    return output, torch.tensor(indices, dtype=torch.uint8, device=input.device)[place.int()]
+
+
+def _by_kernels(input: Tensor, weight: Tensor) -> bool:
+    """Whether the fused kernels evaluate this call. Forward-mode derivatives and nested ones are left to PyTorch."""
+    choice = current_backend()
+    if choice == "torch" or (choice == "auto" and not input.is_cuda):
+        return False
+    missing = missing_for_kernels(input.device, input.dtype)
+    if missing and choice == "triton":
+        raise ValueError(f"`backend` 'triton' needs {missing}")
+    if missing or torch.compiler.is_compiling():
+        return not missing
+    return not any(is_gradtrackingtensor(tensor) or _is_dual(tensor) for tensor in (input, weight))
+
+
+def _is_dual(tensor: Tensor) -> bool:
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
+
+
+@torch.compiler.assume_constant_result
+def _settings(
+    image_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...],
+    stride: Size,
+    padding: Padding,
+    dilation: Size,
+    groups: int,
+    scales: Iterable[float],
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The checked arguments as the fused operator takes them, and the index in `scales` of each competing level."""
+    signature = make_signature(image_shape, weight_shape, stride, padding, dilation, groups, scales)
+    axes = (signature.height, signature.width)
+    settings = (
+        [axis.stride for axis in axes],
+        [zeros for axis in axes for zeros in axis.padding],
+        [axis.dilation for axis in axes],
+        signature.groups,
+        1,
+        list(signature.scales),
+    )
+    return settings, tuple(level.index for level in signature.plan.levels)
 
 
 @torch.compiler.assume_constant_result

@@ -1,0 +1,72 @@
+"""Separable resampling with narrow bands: rescales images into the pyramid, and carries gradients the other way."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .tables import Bands
+
+ELEMENTS = 2048  # of the result that a program makes of one image
+
+
+@triton.jit(do_not_specialize=["images", "place"])
+def _resample(
+    source, winner, result, row_first, row_weights, col_first, col_weights, pixel_rows, pixel_cols,
+    images, pixels, place, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    ROW_TAPS: tl.constexpr, COL_TAPS: tl.constexpr, MASKED: tl.constexpr, ADD: tl.constexpr,
+    IMAGES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    pixel = tl.program_id(0) * BLOCK_X + tl.arange(0, BLOCK_X)
+    channel = (tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C))[None, :]
+    inside = pixel < pixels
+    here = inside[:, None] & (channel < CHANNELS)
+    row = tl.load(pixel_rows + pixel, mask=inside, other=0)
+    col = tl.load(pixel_cols + pixel, mask=inside, other=0)
+    corner = tl.load(row_first + row) * WIDTH + tl.load(col_first + col)
+    first_image = tl.program_id(2) * IMAGES
+    for image in range(first_image, tl.minimum(first_image + IMAGES, images)):
+        start = image * (HEIGHT * WIDTH * CHANNELS)
+        total = tl.zeros((BLOCK_X, BLOCK_C), dtype=tl.float32)
+        for i in range(ROW_TAPS):
+            row_weight = tl.load(row_weights + row * ROW_TAPS + i)
+            for j in tl.static_range(COL_TAPS):
+                weight = (row_weight * tl.load(col_weights + col * COL_TAPS + j))[:, None]
+                taken = here & (weight != 0)  # what has no weight may lie outside, or be NaN
+                index = start + (corner + i * WIDTH + j)[:, None] * CHANNELS + channel
+                value = tl.load(source + index, mask=taken, other=0).to(tl.float32)
+                if MASKED:
+                    value = tl.where(tl.load(winner + index, mask=taken, other=0) == place, value, 0)
+                total += value * weight
+        to = result + (image * pixels + pixel)[:, None] * CHANNELS + channel
+        if ADD:
+            total += tl.load(to, mask=here, other=0).to(tl.float32)
+        tl.store(to, total.to(result.dtype.element_ty), mask=here)
+
+
+def resample(
+    source: Tensor,
+    bands: Bands,
+    result: Tensor,
+    *,
+    winner: Tensor | None = None,
+    place: int = 0,
+    add: bool = False,
+) -> None:
+    """Resample images (N, H, W, C) into `result` (N, pixels, C); both contiguous.
+
+    With `winner`, of the shape of the images, only what `place` won is taken; with `add`, the result is added to.
+    """
+    images, height, width, channels = source.shape
+    if images == 0:
+        return
+    block_c = min(triton.next_power_of_2(channels), 64)
+    block_x = ELEMENTS // block_c // 2 if channels > 1 else 256
+    together = 1 if channels >= 16 else 8  # images that share what was read of the tables
+    grid = (triton.cdiv(bands.pixels, block_x), triton.cdiv(channels, block_c), triton.cdiv(images, together))
+    _resample[grid](
+        source, source if winner is None else winner, result,
+        bands.row_first, bands.row_weights, bands.col_first, bands.col_weights, bands.pixel_rows, bands.pixel_cols,
+        images, bands.pixels, place, HEIGHT=height, WIDTH=width, CHANNELS=channels,
+        ROW_TAPS=bands.row_weights.shape[1], COL_TAPS=bands.col_weights.shape[1],
+        MASKED=winner is not None, ADD=add, IMAGES=together, BLOCK_X=block_x, BLOCK_C=block_c, num_warps=4,
+    )  # fmt: skip

@@ -1,0 +1,122 @@
+"""The gradient of the weight: patches of every level times the gradient of the outputs that the level won.
+
+The positions are divided among programs, each of which writes its own sum; the sums are added afterwards, always in
+the same order, so the result is deterministic.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .respond import Blocks, find, patches, precision, tap_offsets, taps_at, vector_width
+from .tables import Tables
+
+
+@triton.jit(do_not_specialize=["images", "rows_per_split"])
+def _weight_grad(
+    pyramid, grad, winner, sums, where, right_weights, below_weights, row_steps, offsets,
+    images, positions, filters_per_group, channels_per_group, groups, col_step, pixel_stride, image_stride,
+    padded_taps, rows_per_split, splits, TAPS: tl.constexpr, LEVELS: tl.constexpr,
+    VECTOR: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    block, split = tl.program_id(2) // splits, tl.program_id(2) % splits
+    group, part = block % groups, block // groups
+    tap = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    within = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    live = within < filters_per_group
+    place = group * filters_per_group + within
+    total_filters = groups * filters_per_group
+    pyramid += group * channels_per_group
+    total = tl.zeros((BLOCK_K, BLOCK_M), dtype=tl.float32)
+    begin = split * rows_per_split
+    end = tl.minimum(begin + rows_per_split, images * positions)
+    for first_row in range(begin, end, BLOCK_P):
+        row = first_row + tl.arange(0, BLOCK_P)
+        valid = row < end
+        image, position = part * images + tl.where(valid, row // positions, 0), row % positions
+        at = (image * positions + position)[:, None].to(tl.int64) * total_filters + place[None, :]
+        known = valid[:, None] & live[None, :]
+        slope = tl.load(grad + at, mask=known, other=0)
+        share = slope
+        if LEVELS > 1:
+            won = tl.load(winner + at, mask=known, other=255)
+            share = tl.where(won == 0, slope, 0)
+        base, down, right, weight_down, weight_right, _ = find(
+            where, right_weights, below_weights, row_steps, 0, position, valid, positions, col_step, pixel_stride
+        )
+        offset = tap_offsets(offsets, tl.program_id(0) * BLOCK_K, ALIGNED, BLOCK_K)
+        seen = taps_at(pyramid, base + image * image_stride, offset, VECTOR, False)
+        total = tl.dot(tl.trans(seen), share, total, input_precision=PRECISION)
+        for level in range(1, LEVELS):
+            base, down, right, weight_down, weight_right, _ = find(
+                where, right_weights, below_weights, row_steps, level, position, valid, positions, col_step,
+                pixel_stride,
+            )  # fmt: skip
+            offset = tap_offsets(offsets, level * padded_taps + tl.program_id(0) * BLOCK_K, ALIGNED, BLOCK_K)
+            base += image * image_stride
+            seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, False)
+            share = tl.where(won == level, slope, 0)
+            total = tl.dot(tl.trans(seen), share, total, input_precision=PRECISION)
+    filters = block * filters_per_group + within
+    to = sums + split * (tl.num_programs(2) // splits * filters_per_group * padded_taps).to(tl.int64)
+    tl.store(to + filters[None, :] * padded_taps + tap[:, None], total, mask=live[None, :] & (tap < TAPS)[:, None])
+
+
+def weight_grad(
+    pyramid: Tensor,
+    grad: Tensor,
+    winner: Tensor | None,
+    tables: Tables,
+    groups: int,
+    parts: int,
+    blocks: Blocks | None = None,
+    splits: int | None = None,
+) -> Tensor:
+    """Gradient of the weight, in float32: (parts · M, taps).
+
+    Args:
+        pyramid: (N, pixels, C), contiguous.
+        grad: (N, positions, M), contiguous.
+        winner: the same; None if there is one level.
+        groups, parts: of the channels, and of the batch.
+        blocks: positions, filters and taps at a time, warps and stages.
+        splits: programs that share the positions.
+    """
+    total, pixels, channels = pyramid.shape
+    filters, per_group = grad.shape[2] // groups, channels // groups
+    padded_taps = tables.offsets.shape[1]
+    block_p, block_m, block_k, warps, stages, registers = blocks or choose_blocks(filters, per_group, pyramid.dtype)
+    images = total // parts
+    rows = images * tables.positions
+    tiles = triton.cdiv(tables.taps, block_k) * triton.cdiv(filters, block_m) * groups * parts
+    splits = splits or choose_splits(rows, tiles, block_p)
+    rows_per_split = triton.cdiv(triton.cdiv(rows, splits), block_p) * block_p
+    sums = pyramid.new_zeros((splits, parts * groups * filters, padded_taps), dtype=torch.float32)
+    if total:
+        grid = (triton.cdiv(tables.taps, block_k), triton.cdiv(filters, block_m), groups * parts * splits)
+        _weight_grad[grid](
+            pyramid, grad, grad if winner is None else winner, sums,
+            tables.where, tables.right, tables.below, tables.row_steps, tables.offsets,
+            images, tables.positions, filters, per_group, groups, tables.col_step, channels, pixels * channels,
+            padded_taps, rows_per_split, splits, TAPS=tables.taps, LEVELS=len(tables.levels),
+            VECTOR=vector_width(per_group, pyramid.dtype), ALIGNED=per_group % block_k == 0, PRECISION=precision(),
+            BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
+        )  # fmt: skip
+    return sums.sum(0)[:, : tables.taps]
+
+
+def choose_blocks(filters: int, channels: int, dtype: torch.dtype) -> Blocks:
+    """The fastest of those tried on an H200, with the shapes of `scaleconv bench`."""
+    block_m = min(max(triton.next_power_of_2(filters), 16), 128 if dtype == torch.float32 else 256)
+    if block_m > 64:
+        return (64, block_m, 128, 8, 1, None) if dtype == torch.float32 else (64, block_m, 64, 8, 2, None)
+    if channels == 1:
+        return 64, block_m, 64, 4, 1, None
+    return (32, block_m, 128, 4, 1, None) if dtype == torch.float32 else (64, block_m, 64, 8, 2, None)
+
+
+def choose_splits(rows: int, tiles: int, block_p: int) -> int:
+    """Enough programs to fill a GPU of about 130 multiprocessors several times over, none of them nearly empty."""
+    return max(1, min(-(-528 // tiles), -(-rows // (4 * block_p))))

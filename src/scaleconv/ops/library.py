@@ -1,0 +1,177 @@
+"""The fused kernels as operators that PyTorch knows, so that its compilers, exporters and transforms do.
+
+Each has an implementation, the shapes of its results for tracing, a derivative, and a rule for `torch.vmap`, which
+makes one batch of several: that is how networks of one shape train together.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .geometry import Axis
+from .levels import level_maps
+from .pool import is_channels_last, pool_backward
+from .signature import Signature
+
+
+@lru_cache(maxsize=256)
+def _signature(
+    size: tuple[int, int],
+    weight: tuple[int, int, int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+    parts: int,
+    scales: tuple[float, ...],
+) -> Signature:
+    height, width = (
+        Axis(size[i], weight[2 + i], stride[i], (padding[2 * i], padding[2 * i + 1]), dilation[i]) for i in (0, 1)
+    )
+    return Signature(height, width, scales, weight[1] * groups, weight[0] // parts, groups)
+
+
+def _plan(input: Tensor, weight: Tensor, settings: Sequence[Any]) -> tuple[Signature, int, bool]:
+    """The signature of a call, the parts of its batch, and whether it is antialiased."""
+    stride, padding, dilation, groups, parts, scales, antialias = settings
+    signature = _signature(
+        tuple(int(length) for length in input.shape[2:]),
+        tuple(int(length) for length in weight.shape),
+        tuple(stride),
+        tuple(padding),
+        tuple(dilation),
+        groups,
+        parts,
+        tuple(scales),
+    )
+    return signature, parts, antialias
+
+
+@torch.library.custom_op("scaleconv::si_conv2d", mutates_args=())
+def si_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    parts: int,
+    scales: list[float],
+    antialias: bool,
+) -> tuple[Tensor, Tensor]:
+    """Output and winner, as `pool_levels` returns them.
+
+    Args:
+        input: (N, C, H, W), N a multiple of `parts`.
+        weight, bias: of all parts, one after the other.
+        padding: above, below, left, right.
+        parts: of the batch; each has filters of its own.
+    """
+    from .fused import fused_forward
+
+    settings = (stride, padding, dilation, groups, parts, scales, antialias)
+    return fused_forward(input, weight, bias, *_plan(input, weight, settings))
+
+
+@si_conv2d.register_fake
+def _(input, weight, bias, stride, padding, dilation, groups, parts, scales, antialias):  # type: ignore[no-untyped-def]
+    settings = (stride, padding, dilation, groups, parts, scales, antialias)
+    signature, _, _ = _plan(input, weight, settings)
+    images, filters = input.shape[0], signature.out_channels
+    shape = (signature.height.output_size, signature.width.output_size)
+    last = is_channels_last(input) or is_channels_last(weight)
+    output = input.new_empty((images, *shape, filters)).permute(0, 3, 1, 2)
+    several = len(signature.plan.levels) > 1
+    winner = input.new_empty((images if several else 0, *shape, filters), dtype=torch.uint8).permute(0, 3, 1, 2)
+    return output if last else input.new_empty((images, filters, *shape)), winner
+
+
+@torch.library.custom_op("scaleconv::si_conv2d_backward", mutates_args=())
+def si_conv2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    winner: Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    parts: int,
+    scales: list[float],
+    antialias: bool,
+    needed: list[bool],
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the input and of the weight; without elements where they are not needed."""
+    from .fused import fused_backward
+
+    settings = (stride, padding, dilation, groups, parts, scales, antialias)
+    signature, parts, antialias = _plan(input, weight, settings)
+    grad_input, grad_weight = fused_backward(grad, input, weight, winner, signature, parts, antialias, needed)
+    return (
+        input.new_empty(0) if grad_input is None else grad_input,
+        weight.new_empty(0) if grad_weight is None else grad_weight,
+    )
+
+
+@si_conv2d_backward.register_fake
+def _(grad, input, weight, winner, stride, padding, dilation, groups, parts, scales, antialias, needed):  # type: ignore[no-untyped-def]
+    filters, channels, height, width = weight.shape
+    grad_weight = weight.new_empty((filters, height, width, channels)).permute(0, 3, 1, 2)
+    return (
+        torch.empty_like(input) if needed[0] else input.new_empty(0),
+        grad_weight if needed[1] else weight.new_empty(0),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    input, weight, _, *ctx.settings = inputs
+    ctx.save_for_backward(input, weight, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, _winner: Tensor) -> tuple[Tensor | None, ...]:
+    input, weight, winner = ctx.saved_tensors
+    needed = list(ctx.needs_input_grad[:3])
+    parts = ctx.settings[4]
+    grads: list[Tensor | None] = [None, None, None]
+    if torch.is_grad_enabled() and parts == 1:  # to be differentiated again, which the kernels cannot
+        signature, _, antialias = _plan(input, weight, ctx.settings)
+        levels = level_maps(signature, antialias, input.dtype, input.device)
+        grads = pool_backward(grad, input, weight, winner, levels, needed)
+    else:
+        if needed[0] or needed[1]:
+            both = si_conv2d_backward(grad, input, weight, winner, *ctx.settings, needed[:2])
+            grads[:2] = [one if wanted else None for one, wanted in zip(both, needed, strict=False)]
+        if needed[2]:
+            grads[2] = grad.unflatten(0, (parts, -1)).sum((1, 3, 4)).flatten()
+    return *grads, *(None for _ in ctx.settings)
+
+
+si_conv2d.register_autograd(_differentiate, setup_context=_keep)
+
+
+@si_conv2d.register_vmap
+def _(info, in_dims, input, weight, bias, stride, padding, dilation, groups, parts, scales, antialias):  # type: ignore[no-untyped-def]
+    """Each of the batches becomes a part, with its own filters or a copy of the shared ones."""
+
+    def together(tensor: Tensor, dim: int | None) -> Tensor:
+        every = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        return every.flatten(0, 1)
+
+    output, winner = si_conv2d(
+        together(input, in_dims[0]),
+        together(weight, in_dims[1]),
+        None if bias is None else together(bias, in_dims[2]),
+        stride,
+        padding,
+        dilation,
+        groups,
+        parts * info.batch_size,
+        scales,
+        antialias,
+    )
+    return tuple(result.unflatten(0, (info.batch_size, -1)) for result in (output, winner)), (0, 0)
