@@ -1,4 +1,4 @@
-"""Imports point one way: cli → experiments → models, data, metrics → nn → ops → torch."""
+"""Imports point one way: cli → bench → experiments → models, data, metrics → nn → ops → torch."""
 
 import ast
 import subprocess
@@ -17,7 +17,8 @@ MAY_IMPORT = {
     "data": {"ops"},
     "metrics": set(),
     "experiments": {"models", "data", "metrics", "nn", "ops", "configs"},
-    "cli": {"experiments", "models", "data", "metrics", "nn", "ops"},
+    "bench": {"experiments", "models", "data", "nn", "ops"},
+    "cli": {"bench", "experiments", "models", "data", "metrics", "nn", "ops"},
     "__init__": {"nn", "ops"},
 }
 OPTIONAL = {"matplotlib", "pooch"}
