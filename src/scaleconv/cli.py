@@ -153,6 +153,61 @@ def train(
     typer.echo(f"weights: {run.weights(results / name)}")
 
 
+@app.command()
+def bench(
+    device: Device = "auto",
+    shapes: Annotated[str | None, typer.Option(help="Among mnist1, mnist2, res56, res14, separated by commas.")] = None,
+    dtypes: Annotated[str | None, typer.Option(help="float32, bfloat16, separated by commas.")] = None,
+    layout: Annotated[
+        list[str] | None, typer.Option(help="contiguous, channels_last, separated by commas; may be repeated.")
+    ] = None,
+    contenders: Annotated[
+        str | None, typer.Option(help="Among conv2d, conv2d_wide, direct, si_torch, si, separated by commas.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="MODULE:CLASS of a further layer, called as Conv2d is; may be repeated.")
+    ] = None,
+    scales: Annotated[str | None, typer.Option(help="Scales of the layers, separated by commas.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images in every shape.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Timings of each contender; the median counts.")] = None,
+    graph: Annotated[bool, typer.Option("--graph", help="Time replays of a captured CUDA graph.")] = False,
+    layers: Annotated[bool, typer.Option(help="Measure single layers.")] = True,
+    wide: Annotated[bool, typer.Option(help="Measure the squares of the scales as well.")] = True,
+    end_to_end: Annotated[bool, typer.Option(help="Measure whole networks in training.")] = True,
+    name: Annotated[str | None, typer.Option(help="Name of the files; by default the kind of device.")] = None,
+    out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("results/bench"),
+) -> None:
+    """Measure time and memory of the layer beside plain convolutions and other layers."""
+    from scaleconv.bench import make_settings
+    from scaleconv.bench.report import failures, print_result, write_report
+    from scaleconv.bench.runner import run_on_terminal
+
+    settings = make_settings(
+        device,
+        name,
+        shapes=shapes,
+        dtypes=dtypes,
+        layouts=layout or (),
+        contenders=contenders,
+        scales=scales,
+        repeats=repeats,
+        peers=tuple(peer or ()),
+        batch=batch,
+        graph=graph,
+        layers=layers,
+        wide=wide,
+        end_to_end=end_to_end,
+    )
+    result = run_on_terminal(settings)
+    print_result(result)
+    for path in write_report(result, out):
+        typer.echo(path)
+    if failed := failures(result):
+        for text in failed:
+            typer.echo(text, err=True)
+        raise typer.Exit(1)
+
+
 @data_app.command()
 def info(
     path: Annotated[Path | None, typer.Argument(help="A set written by `data make`; without it, the digits.")] = None,
