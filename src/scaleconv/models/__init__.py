@@ -1,4 +1,7 @@
-"""The networks of the paper and those it is compared with, and their names in configurations and records."""
+"""The networks of the paper and those it is compared with, and their names in configurations and records.
+
+`TITLES` are the networks that `make_model` makes; `UNSUPERVISED` are those that learn features without labels first.
+"""
 
 from collections.abc import Iterable
 from functools import partial
@@ -7,8 +10,13 @@ from torch import nn
 
 from ..nn import SIConv2d
 from ..ops.signature import DEFAULT_SCALES
+from .contrastive import Recipe
 from .convnet import PAPER, ConvNet, Shape
 from .pyramid import HierarchicalConvNet, PyramidEnsemble
+from .rbm import RBM
+from .si_rbm import SIRBM
+from .softmax import SoftmaxClassifier
+from .unsupervised import UNSUPERVISED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
 
 TITLES = {
     "convnet": "ConvNet",
@@ -31,4 +39,20 @@ def make_model(name: str, shape: Shape = PAPER, scales: Iterable[float] = DEFAUL
     raise ValueError(f"`name` must be one of {', '.join(TITLES)}, got {name!r}")
 
 
-__all__ = ["TITLES", "ConvNet", "HierarchicalConvNet", "PyramidEnsemble", "Shape", "make_model"]
+__all__ = [
+    "RBM",
+    "SIRBM",
+    "TITLES",
+    "UNSUPERVISED",
+    "ConvNet",
+    "Fold",
+    "HierarchicalConvNet",
+    "PyramidEnsemble",
+    "Recipe",
+    "Shape",
+    "SoftmaxClassifier",
+    "UnsupervisedRun",
+    "UnsupervisedSettings",
+    "make_model",
+    "train_unsupervised",
+]

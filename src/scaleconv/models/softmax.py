@@ -1,0 +1,135 @@
+"""A softmax classifier on fixed features, its regularisation chosen on a part of the training set.
+
+The loss is convex with a single minimum, so nothing is random but the choice of the held-out part. Used on the features
+of the RBMs and, as a control, on raw pixels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .images import check_count
+
+MEMORY = 20  # steps that L-BFGS remembers
+
+
+class SoftmaxClassifier:
+    """Multinomial logistic regression: mean cross-entropy + penalty/2 · ‖weight‖², minimised by L-BFGS.
+
+    Args:
+        penalty: of the squared weights; biases have none.
+        classes: how many there are.
+        iterations: at most so many.
+
+    Attributes:
+        weight: (features, classes)
+        bias: (classes,)
+
+    Example:
+        >>> features, labels = torch.eye(3), torch.tensor([0, 1, 2])
+        >>> SoftmaxClassifier(0.01, 3).fit(features, labels).predict(features)
+        tensor([0, 1, 2])
+    """
+
+    def __init__(self, penalty: float, classes: int = 10, *, iterations: int = 200) -> None:
+        if not penalty >= 0:
+            raise ValueError(f"`penalty` must be at least 0, got {penalty}")
+        self.penalty = penalty
+        self.classes, self.iterations = check_count("classes", classes), check_count("iterations", iterations)
+        self.weight, self.bias = torch.empty(0, self.classes), torch.empty(self.classes)
+
+    def fit(self, features: Tensor, labels: Tensor, start: "SoftmaxClassifier | None" = None) -> Self:
+        """Learn from features (N, F) and labels (N,), from the weights of another classifier if one is given."""
+        _check_labelled(features, labels, self.classes)
+        shape = (features.shape[1], self.classes)
+        weight = start.weight.clone() if start else features.new_zeros(shape)
+        bias = start.bias.clone() if start else features.new_zeros(self.classes)
+        if weight.shape != shape:
+            raise ValueError(f"`start` must have weights of shape {shape}, got {tuple(weight.shape)}")
+        parameters = [weight.requires_grad_(), bias.requires_grad_()]
+        optimiser = torch.optim.LBFGS(
+            parameters, max_iter=self.iterations, history_size=MEMORY, line_search_fn="strong_wolfe"
+        )
+
+        def loss() -> float:
+            optimiser.zero_grad()
+            value = F.cross_entropy(features @ weight + bias, labels) + self.penalty / 2 * weight.square().sum()
+            value.backward()
+            return float(value.detach())
+
+        optimiser.step(loss)
+        self.weight, self.bias = weight.detach(), bias.detach()
+        return self
+
+    def predict(self, features: Tensor) -> Tensor:
+        """The most probable class of each row of features."""
+        if features.shape[-1] != len(self.weight):
+            raise ValueError(f"`features` must have {len(self.weight)} columns, as learned, got {features.shape[-1]}")
+        return (features @ self.weight + self.bias).argmax(-1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A classifier and how its penalty was chosen.
+
+    Attributes:
+        classifier: learned from all training features with the penalty of the lowest error.
+        errors: on the held-out part in percent, one for each penalty.
+    """
+
+    classifier: SoftmaxClassifier
+    errors: dict[float, float]
+
+
+def choose_softmax(
+    features: Tensor,
+    labels: Tensor,
+    penalties: Sequence[float],
+    classes: int = 10,
+    *,
+    held_out: float = 0.2,
+    seed: int = 0,
+) -> Choice:
+    """Choose the penalty on a random part of the training set, then learn from the whole.
+
+    Args:
+        features: (N, F) of the training set.
+        labels: (N,)
+        penalties: to choose from; of equally good ones the larger is taken.
+        classes: how many there are.
+        held_out: the part of the training set that is held out.
+        seed: of that part.
+    """
+    _check_labelled(features, labels, classes)
+    if not 0 < held_out < 1:
+        raise ValueError(f"`held_out` must lie between 0 and 1, got {held_out}")
+    if not penalties:
+        raise ValueError("`penalties` must name at least one, got none")
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    count = max(1, round(held_out * len(labels)))
+    rest, held = order[count:], order[:count]
+    errors: dict[float, float] = {}
+    path: dict[float, SoftmaxClassifier] = {}
+    previous = None
+    for penalty in sorted(penalties, reverse=True):  # each starts where a stronger penalty ended, which is near
+        previous = path[penalty] = SoftmaxClassifier(penalty, classes).fit(features[rest], labels[rest], previous)
+        errors[penalty] = 100 * float((previous.predict(features[held]) != labels[held]).double().mean())
+    best = min(errors, key=lambda penalty: errors[penalty])
+    return Choice(SoftmaxClassifier(best, classes).fit(features, labels, path[best]), errors)
+
+
+def _check_labelled(features: Tensor, labels: Tensor, classes: int) -> None:
+    if features.dim() != 2 or 0 in features.shape:
+        raise ValueError(f"`features` must be of shape (N, F), none of them 0, got {tuple(features.shape)}")
+    if not features.isfinite().all():
+        raise ValueError("`features` must be finite, got NaN or infinity among them")
+    if labels.shape != features.shape[:1] or labels.dtype != torch.long:
+        got = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        raise ValueError(f"`labels` must be {len(features)} numbers of int64, got {got}")
+    low, high = (int(end) for end in labels.aminmax())
+    if low < 0 or high >= classes:
+        raise ValueError(f"`labels` must lie between 0 and {classes - 1}, got {low} to {high}")

@@ -1,0 +1,151 @@
+"""Runs of the last rows of Table 1: features learned without labels, then a softmax classifier on them.
+
+All folds of a model are trained together, in one batch of matrix products; a fold ends where it would have ended alone.
+Every model gets the same classifier and the same choice of penalties. `pixels` is the control without any features.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..ops.signature import check_scales
+from .contrastive import Progress, Recipe
+from .images import check_count
+from .rbm import RBM
+from .si_rbm import ENLARGING_SCALES, SIRBM
+from .softmax import choose_softmax
+
+UNSUPERVISED = {"pixels": "Softmax on pixels", "rbm": "RBM", "si_rbm": "SI-RBM"}
+CHUNK = 5000  # test images at a time: bounds the memory of their features
+
+
+@dataclass(frozen=True)
+class UnsupervisedSettings:
+    """What the models share, and the scales of the scale-invariant one.
+
+    Attributes:
+        hidden: units of either RBM.
+        scales: of the SI-RBM.
+        recipe: of either RBM.
+        penalties: of the classifier, to choose from.
+        held_out: the part of the training digits on which the penalty is chosen.
+    """
+
+    hidden: int = 1000
+    scales: tuple[float, ...] = ENLARGING_SCALES
+    recipe: Recipe = field(default_factory=Recipe)
+    penalties: tuple[float, ...] = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
+    held_out: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_count("hidden", self.hidden)
+        check_scales(self.scales)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The digits of a run: images (N, 1, H, W) in [0, 1], without the mean subtracted, and labels (N,)."""
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+
+
+@dataclass(frozen=True)
+class UnsupervisedRun:
+    """What came out of a fold.
+
+    Attributes:
+        test_error: in percent.
+        penalty: that was chosen.
+        held_out_errors: in percent, for each penalty.
+        reconstruction: mean squared error of reconstructions after each epoch; empty for pixels.
+        epoch_seconds: of each epoch, for all folds together; empty for pixels.
+        weights: by name, of the RBM and of the classifier.
+        parameters: numbers learned.
+        seconds: of training, for all folds together, and of the choice of this fold's classifier.
+    """
+
+    test_error: float
+    penalty: float
+    held_out_errors: dict[float, float]
+    reconstruction: list[float]
+    epoch_seconds: list[float]
+    weights: dict[str, Tensor]
+    parameters: int
+    seconds: float
+
+
+def train_unsupervised(
+    name: str,
+    folds: Sequence[Fold],
+    settings: UnsupervisedSettings,
+    *,
+    seed: int = 0,
+    watch: Callable[[Progress], None] | None = None,
+) -> list[UnsupervisedRun]:
+    """Learn the features of each fold together, then one classifier for each.
+
+    Args:
+        name: one of `UNSUPERVISED`.
+        folds: on one device, with equally many training digits.
+        settings: shared by all models of a comparison.
+        seed: of all that is random.
+        watch: told of every epoch.
+    """
+    if name not in UNSUPERVISED:
+        raise ValueError(f"`name` must be one of {', '.join(UNSUPERVISED)}, got {name!r}")
+    counts = [len(fold.train_images) for fold in folds]
+    if len(set(counts)) != 1:
+        raise ValueError(f"`folds` must have equally many training digits, got {counts}")
+    start = time.perf_counter()
+    model = _make(name, settings, folds[0].train_images, seed)
+    if model:
+        model.fit(torch.stack([fold.train_images.flatten(1) for fold in folds]), watch)
+    seconds = time.perf_counter() - start
+    alone = [model and model.run(index) for index in range(len(folds))]
+    return [_classify(part, fold, settings, seed, seconds) for part, fold in zip(alone, folds, strict=True)]
+
+
+def _make(name: str, settings: UnsupervisedSettings, images: Tensor, seed: int) -> RBM | None:
+    if name == "pixels":
+        return None
+    if name == "rbm":
+        return RBM(settings.hidden, settings.recipe, seed=seed)
+    height, width = images.shape[-2:]
+    return SIRBM(settings.hidden, (height, width), settings.recipe, scales=settings.scales, seed=seed)
+
+
+def _classify(
+    model: RBM | None, fold: Fold, settings: UnsupervisedSettings, seed: int, seconds: float
+) -> UnsupervisedRun:
+    def features(images: Tensor) -> Tensor:
+        return model.transform(images.flatten(1)) if model else images.flatten(1)
+
+    start = time.perf_counter()
+    choice = choose_softmax(
+        features(fold.train_images), fold.train_labels, settings.penalties, held_out=settings.held_out, seed=seed
+    )
+    seconds += time.perf_counter() - start
+    classifier = choice.classifier
+    wrong = 0
+    for images, labels in zip(fold.test_images.split(CHUNK), fold.test_labels.split(CHUNK), strict=True):
+        wrong += int((classifier.predict(features(images)) != labels).sum())
+    weights = {"classifier.weight": classifier.weight, "classifier.bias": classifier.bias}
+    history = model.history if model else []
+    if model:
+        weights |= {f"rbm.{parameter}": tensor for parameter, tensor in model.state().items()}
+    return UnsupervisedRun(
+        test_error=100 * wrong / len(fold.test_labels),
+        penalty=classifier.penalty,
+        held_out_errors=choice.errors,
+        reconstruction=[float(entry.reconstruction) for entry in history],
+        epoch_seconds=[entry.seconds for entry in history],
+        weights=weights,
+        parameters=sum(tensor.numel() for tensor in weights.values()),
+        seconds=seconds,
+    )

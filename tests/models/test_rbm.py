@@ -1,0 +1,265 @@
+"""The RBMs as a user meets them: learning, determinism, several machines at once, and refusal of bad input."""
+
+import copy
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from scaleconv.models.contrastive import ContrastiveDivergence, Recipe
+from scaleconv.models.rbm import RBM
+from scaleconv.models.si_rbm import SIRBM
+
+QUICK = Recipe(epochs=3, batch=20)
+
+
+def random_images(count=100, pixels=64, seed=0):
+    """Blurred noise, most of it dark."""
+    return torch.rand(count, pixels, generator=torch.Generator().manual_seed(seed)) ** 3
+
+
+def bars(count=400, side=6, seed=0):
+    """One bright row or column per image: 2·side patterns, known in full."""
+    random = torch.Generator().manual_seed(seed)
+    images = torch.zeros(count, side, side)
+    for image, which in zip(images, torch.randint(2 * side, (count,), generator=random).tolist(), strict=True):
+        image[which if which < side else slice(None), slice(None) if which < side else which - side] = 1
+    return images.flatten(1)
+
+
+IMAGES = random_images()
+
+
+def make(kind, recipe=QUICK, seed=0, hidden=7):
+    return RBM(hidden, recipe, seed=seed) if kind == "rbm" else SIRBM(hidden, 8, recipe, scales=(1, 1.5), seed=seed)
+
+
+def same_state(one, other):
+    return all(torch.equal(one.state()[name], other.state()[name]) for name in one.state())
+
+
+kinds = pytest.mark.parametrize("kind", ["rbm", "si_rbm"])
+
+
+@pytest.mark.parametrize("recipe", [QUICK, Recipe(epochs=2, batch=20, steps=2, persistent=True)], ids=["CD-1", "PCD-2"])
+def test_with_the_single_scale_one_the_si_rbm_is_the_rbm(recipe):
+    images = random_images()
+    plain, invariant = RBM(7, recipe).fit(images), SIRBM(7, 8, recipe, scales=(1,)).fit(images)
+    assert same_state(plain, invariant)
+    assert torch.equal(plain.transform(images), invariant.transform(images))
+    assert torch.equal(plain.sample(3, 5), invariant.sample(3, 5))
+
+
+def test_one_filter_serves_all_scales():
+    """As many weights as the RBM; only the biases come once per scale."""
+    plain, invariant = (make(kind).fit(random_images()) for kind in ("rbm", "si_rbm"))
+    assert plain.weight.shape == invariant.weight.shape == (7, 64)
+    assert plain.hidden_bias.shape == (1, 7)
+    assert invariant.hidden_bias.shape == (2, 7)
+
+
+def test_a_unit_answers_alike_to_an_image_and_to_its_enlargement():
+    """A filter matched to a square answers to squares of twice the size, if 0.5 is among its scales."""
+    small, large = torch.zeros(12, 12), torch.zeros(12, 12)
+    small[4:8, 4:8], large[2:10, 2:10] = 1, 1
+    filters = torch.where(small > 0, 1.0, -1.0).flatten().unsqueeze(0)
+    images = torch.stack([small, large]).flatten(1)
+    features = {}
+    for scales in [(1,), (1, 0.5)]:
+        model = SIRBM(1, 12, scales=scales).load(filters, torch.full((len(scales), 1), -10.0), torch.zeros(144))
+        features[scales] = model.transform(images)[:, 0]
+    assert features[(1,)][0] > 0.99
+    assert features[(1,)][1] < 0.01
+    assert features[(1, 0.5)].min() > 0.99
+
+
+@kinds
+def test_fit_is_a_function_of_images_and_seed(kind):
+    images = random_images()
+    first = make(kind).fit(images)
+    torch.rand(5)  # whatever happens to the global generator
+    assert same_state(first, make(kind).fit(images))
+    assert same_state(first, first.fit(images))
+    assert not torch.equal(first.weight, make(kind, seed=1).fit(images).weight)
+
+
+@kinds
+def test_machines_learned_together_end_as_they_would_alone(kind):
+    stacked = torch.stack([random_images(seed=seed) for seed in range(3)])
+    together = make(kind).fit(stacked)
+    assert together.weight.shape == (3, 7, 64)
+    for index, images in enumerate(stacked):
+        alone, one = make(kind).fit(images), together.run(index)
+        for name, tensor in one.state().items():
+            torch.testing.assert_close(tensor, alone.state()[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(one.transform(images), together.transform(stacked)[index])
+        torch.testing.assert_close(one.free_energy(images), together.free_energy(stacked)[index])
+        assert one.history[-1].reconstruction == pytest.approx(alone.history[-1].reconstruction.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("scales", [None, (1, 1.5)], ids=["rbm", "si_rbm"])
+def test_learning_tells_the_images_from_others(scales, persistent):
+    images, recipe = bars(), Recipe(epochs=40, batch=20, sparsity_target=0.1, persistent=persistent)
+    model = (SIRBM(24, 6, recipe, scales=scales) if scales else RBM(24, recipe)).fit(images)
+    shuffled = images[:, torch.randperm(36, generator=torch.Generator().manual_seed(1))]
+    assert model.free_energy(bars(seed=1)).mean() < model.free_energy(shuffled).mean() - 5
+    assert model.pseudo_likelihood(bars(seed=1)).mean() > model.pseudo_likelihood(shuffled).mean() + 5
+    assert model.history[-1].reconstruction < 0.5 * model.history[0].reconstruction
+    assert (model.reconstruct(images) - images).square().mean() < 0.5 * images.var()
+    assert [entry.epoch for entry in model.history] == list(range(1, 41))
+
+
+@pytest.mark.parametrize("target", [0.05, 0.3])
+def test_the_sparsity_target_is_met(target):
+    recipe = Recipe(epochs=30, batch=20, learning_rate=0.1, sparsity_target=target, sparsity_cost=10)
+    model = RBM(20, recipe).fit(bars())
+    assert model.transform(bars()).mean() == pytest.approx(target, rel=0.3)
+    assert model.history[-1].activity == pytest.approx(target, rel=0.4)  # of one batch
+
+
+def test_the_rate_is_constant_for_half_of_the_epochs_and_then_falls():
+    assert [Recipe(epochs=5, learning_rate=0.5).rate(epoch) for epoch in range(1, 6)] == pytest.approx(
+        [0.5, 0.5, 0.5, 0.4, 0.2]
+    )
+
+
+def test_steps_follow_the_gradient_with_momentum():
+    """v ← m·v + g, w ← w + rate·v, the gradients taken from a twin that draws the same numbers."""
+    machine, recipe = make("si_rbm").fit(IMAGES).machine, Recipe(batch=20, momentum=0.7)
+    twin = copy.deepcopy(machine)
+    training, other = (
+        ContrastiveDivergence(one, IMAGES, recipe, torch.Generator().manual_seed(0)) for one in (machine, twin)
+    )
+    velocities = [torch.zeros_like(parameter) for parameter in twin.parameters()]
+    for images in IMAGES.split(20)[:3]:
+        training.step(images, 0.1)
+        gradients = other.gradient(images)
+        velocities = [0.7 * velocity + gradient for velocity, gradient in zip(velocities, gradients, strict=True)]
+        for parameter, velocity in zip(twin.parameters(), velocities, strict=True):
+            parameter += 0.1 * velocity
+    for parameter, expected in zip(machine.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected)
+
+
+def test_weight_decay_shrinks_the_weights():
+    norms = [
+        RBM(7, Recipe(epochs=20, batch=20, weight_decay=decay)).fit(random_images()).weight.norm() for decay in (0, 0.5)
+    ]
+    assert norms[1] < 0.5 * norms[0]
+
+
+def test_chains_start_where_they_are_told():
+    model = make("rbm").load(10 * torch.eye(7, 64), torch.full((1, 7), -5.0), torch.full((64,), -5.0))
+    start = torch.zeros(2, 64)
+    start[1, 3] = 1
+    samples = model.sample(2, 1, start=start)
+    assert samples[1, 3] > 0.9
+    assert samples[0].max() < 0.1
+
+
+def test_watchers_are_told_of_every_epoch():
+    seen = []
+    make("rbm").fit(random_images(), watch=seen.append)
+    assert [entry.epoch for entry in seen] == [1, 2, 3]
+
+
+def test_float64_stays_float64():
+    model = make("si_rbm").fit(random_images().double())
+    assert {tensor.dtype for tensor in model.state().values()} == {torch.float64}
+    assert model.sample(2, 2).dtype == torch.float64
+
+
+NAN = IMAGES.clone()
+NAN[3, 4] = math.nan
+WRONG_IMAGES = {
+    "above 1": (IMAGES + 0.5, ValueError, "`images` must lie in [0, 1], got values from 0.5"),
+    "below 0": (IMAGES - 0.5, ValueError, "`images` must lie in [0, 1], got values from -0.5"),
+    "NaN": (NAN, ValueError, "`images` must lie in [0, 1], got values from nan to nan"),
+    "array": (IMAGES.numpy(), TypeError, "`images` must be a tensor, got ndarray"),
+    "integers": (IMAGES.long(), TypeError, "`images` must be of a floating-point type, got torch.int64"),
+    "one image": (IMAGES[0], ValueError, "`images` must be of shape (N, V) or (R, N, V), none of them 0, got (64,)"),
+    "no images": (IMAGES[:0], ValueError, "none of them 0, got (0, 64)"),
+    "no pixels": (IMAGES[:, :0], ValueError, "none of them 0, got (100, 0)"),
+}
+
+
+@kinds
+@pytest.mark.parametrize(("images", "error", "message"), WRONG_IMAGES.values(), ids=WRONG_IMAGES)
+def test_wrong_images_are_refused_by_every_method(kind, images, error, message):
+    fitted = make(kind).fit(IMAGES)
+    for method in (make(kind).fit, fitted.transform, fitted.free_energy, fitted.reconstruct, fitted.pseudo_likelihood):
+        with pytest.raises(error, match=re.escape(message)):
+            method(images)
+
+
+@kinds
+def test_images_that_do_not_fit_what_was_learned_are_refused(kind):
+    model = make(kind).fit(IMAGES)
+    for method in (model.transform, model.free_energy, model.reconstruct, model.pseudo_likelihood):
+        with pytest.raises(ValueError, match=re.escape("`images` must be of shape (N, 64), as learned, got (100, 63)")):
+            method(IMAGES[:, 1:])
+        with pytest.raises(ValueError, match=re.escape("(N, 64), as learned, got (2, 100, 64)")):
+            method(torch.stack([IMAGES, IMAGES]))
+        with pytest.raises(ValueError, match=re.escape("must be torch.float32 on cpu, as learned, got torch.float64")):
+            method(IMAGES.double())
+    with pytest.raises(ValueError, match=re.escape("`start` must be of shape (2, 64), got (3, 64)")):
+        model.sample(2, start=IMAGES[:3])
+    with pytest.raises(ValueError, match=re.escape("`start` must lie in [0, 1], got values from 1")):
+        model.sample(3, start=IMAGES[:3] + 1)
+    for pixels in (torch.tensor([64] * 100), torch.tensor([-1] * 100), torch.tensor([0] * 99), torch.zeros(100)):
+        with pytest.raises(ValueError, match="`pixels` must be 100 indices below 64, got"):
+            model.pseudo_likelihood(IMAGES, pixels=pixels)
+
+
+WRONG_ARGUMENTS = {
+    "zero units": (lambda: RBM(0), ValueError, "`hidden` must be at least 1, got 0"),
+    "fraction of a unit": (lambda: RBM(1.5), TypeError, "`hidden` must be an integer, got 1.5"),
+    "boolean units": (lambda: SIRBM(True, 8), TypeError, "`hidden` must be an integer, got True"),
+    "zero size": (lambda: SIRBM(3, (8, 0)), ValueError, "`size` must be at least 1, got 0"),
+    "size of three": (lambda: SIRBM(3, (8, 8, 8)), ValueError, "`size` must be an integer or (height, width), got"),
+    "size of text": (lambda: SIRBM(3, "88"), TypeError, "`size` must be an integer, got '88'"),
+    "zero filter": (lambda: SIRBM(3, 8, filter_size=0), ValueError, "`filter_size` must be at least 1, got 0"),
+    "scales": (lambda: SIRBM(3, 8, scales=(2,)), ValueError, "`scales` must contain 1, got (2.0,)"),
+    "wrong size": (
+        lambda: SIRBM(3, 9, QUICK).fit(IMAGES),
+        ValueError,
+        "`images` must have 9×9 pixels, got 64",
+    ),
+    "large batch": (
+        lambda: RBM(3, Recipe(batch=101)).fit(IMAGES),
+        ValueError,
+        "`batch` (=101) must not exceed the 100 images",
+    ),
+    "zero epochs": (lambda: Recipe(epochs=0), ValueError, "`epochs` must be at least 1, got 0"),
+    "zero steps": (lambda: Recipe(steps=0), ValueError, "`steps` must be at least 1, got 0"),
+    "fraction of a batch": (lambda: Recipe(batch=0.5), TypeError, "`batch` must be an integer, got 0.5"),
+    "negative rate": (lambda: Recipe(learning_rate=-1), ValueError, "`learning_rate` must be at least 0, got -1"),
+    "NaN decay": (lambda: Recipe(weight_decay=math.nan), ValueError, "`weight_decay` must be at least 0, got nan"),
+    "target of 0": (lambda: Recipe(sparsity_target=0), ValueError, "`sparsity_target` must lie between 0 and 1, got 0"),
+    "no samples": (lambda: make("rbm").fit(IMAGES).sample(0), ValueError, "`count` must be at least 1, got 0"),
+    "no Gibbs steps": (lambda: make("rbm").fit(IMAGES).sample(1, 0), ValueError, "`steps` must be at least 1, got 0"),
+    "bias to load": (
+        lambda: make("si_rbm").load(torch.zeros(7, 64), torch.zeros(1, 7), torch.zeros(64)),
+        ValueError,
+        "`hidden_bias` must be of shape (2, 7), got (1, 7)",
+    ),
+    "before fit": (lambda: RBM(3).transform(IMAGES), RuntimeError, "this RBM has not learned anything: call `fit`"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
+def test_wrong_arguments_are_named(call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call()
+
+
+def test_integers_of_numpy_are_accepted():
+    assert RBM(np.int64(3), QUICK).fit(IMAGES).weight.shape == (3, 64)
+
+
+def test_divergence_is_an_error_not_a_result():
+    with pytest.raises(ValueError, match=r"training diverged in epoch 1: lower `learning_rate` \(=1e\+30\)"):
+        RBM(7, Recipe(epochs=3, batch=20, learning_rate=1e30)).fit(IMAGES)

@@ -1,0 +1,106 @@
+"""The classifier on fixed features: its minimum, and how its penalty is chosen."""
+
+import re
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from scaleconv.models.softmax import SoftmaxClassifier, choose_softmax
+
+RANDOM = torch.Generator().manual_seed(0)
+FEATURES = torch.rand(300, 8, generator=RANDOM, dtype=torch.float64)
+LABELS = ((FEATURES - 0.5) @ torch.randn(8, 3, generator=RANDOM, dtype=torch.float64)).argmax(1)
+
+
+def test_the_classifier_is_at_the_minimum():
+    fitted = SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS)
+    weight, bias = fitted.weight.clone().requires_grad_(), fitted.bias.clone().requires_grad_()
+    loss = F.cross_entropy(FEATURES @ weight + bias, LABELS) + 0.005 * weight.square().sum()
+    for gradient in torch.autograd.grad(loss, (weight, bias)):
+        assert gradient.abs().max() < 1e-5
+    assert fitted.weight.abs().max() > 0.1
+
+
+def test_the_minimum_does_not_depend_on_the_start():
+    cold = SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS)
+    start = SoftmaxClassifier(1.0, 3).fit(FEATURES, LABELS)
+    before = start.weight.clone()
+    warm = SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS, start)
+    torch.testing.assert_close(warm.weight, cold.weight, rtol=0, atol=1e-4)
+    assert torch.equal(start.weight, before)
+
+
+def test_predictions_are_the_largest_scores():
+    fitted = SoftmaxClassifier(1e-4, 3).fit(FEATURES, LABELS)
+    assert torch.equal(fitted.predict(FEATURES), (FEATURES @ fitted.weight + fitted.bias).argmax(1))
+    assert (fitted.predict(FEATURES) == LABELS).double().mean() > 0.95
+
+
+def test_the_penalty_is_the_one_with_the_lowest_error_on_the_held_out_part():
+    choice = choose_softmax(FEATURES, LABELS, (1e-4, 10.0, 1e-2), 3)
+    assert set(choice.errors) == {1e-4, 10.0, 1e-2}
+    assert choice.errors[choice.classifier.penalty] == min(choice.errors.values()) < choice.errors[10.0]
+    whole = SoftmaxClassifier(choice.classifier.penalty, 3).fit(FEATURES, LABELS)
+    torch.testing.assert_close(choice.classifier.weight, whole.weight, rtol=0, atol=2e-2)
+
+
+def test_the_held_out_part_takes_no_part_in_the_choice_of_weights():
+    """Labels without meaning cannot be predicted where they were not learned, though they can be memorised."""
+    random = torch.Generator().manual_seed(0)
+    features, labels = torch.rand(60, 100, generator=random), torch.randint(2, (60,), generator=random)
+    choice = choose_softmax(features, labels, (1e-6,), 2, held_out=0.5)
+    assert (choice.classifier.predict(features) == labels).all()
+    assert choice.errors[1e-6] > 25
+
+
+def test_of_equally_good_penalties_the_larger_is_taken():
+    features = torch.eye(2).repeat(50, 1)
+    choice = choose_softmax(features, torch.tensor([0, 1] * 50), (1e-4, 1e-2, 1e-3), 2)
+    assert choice.errors == {1e-2: 0, 1e-3: 0, 1e-4: 0}
+    assert choice.classifier.penalty == 1e-2
+
+
+def test_a_class_may_be_missing_from_a_part():
+    labels = LABELS.clone()
+    labels[0] = 3  # a single digit of its class, held out or not
+    for seed in range(8):
+        assert choose_softmax(FEATURES, labels, (1e-2,), 4, seed=seed).classifier.weight.shape == (8, 4)
+
+
+WRONG = {
+    "rank": ((FEATURES[0], LABELS), "`features` must be of shape (N, F), none of them 0, got (8,)"),
+    "none": ((FEATURES[:0], LABELS[:0]), "`features` must be of shape (N, F), none of them 0, got (0, 8)"),
+    "NaN": ((FEATURES * torch.nan, LABELS), "`features` must be finite"),
+    "too few labels": (
+        (FEATURES, LABELS[1:]),
+        "`labels` must be 300 numbers of int64, got torch.int64 of shape (299,)",
+    ),
+    "labels of floats": ((FEATURES, LABELS.double()), "`labels` must be 300 numbers of int64, got torch.float64"),
+    "labels too high": ((FEATURES, LABELS + 1), "`labels` must lie between 0 and 2, got 1 to 3"),
+    "negative labels": ((FEATURES, LABELS - 1), "`labels` must lie between 0 and 2, got -1 to 1"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_features_and_labels_are_named(arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SoftmaxClassifier(0.1, 3).fit(*arguments)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        choose_softmax(*arguments, (0.1,), 3)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="`penalty` must be at least 0, got -1"):
+        SoftmaxClassifier(-1)
+    with pytest.raises(ValueError, match="`classes` must be at least 1, got 0"):
+        SoftmaxClassifier(0.1, 0)
+    with pytest.raises(ValueError, match="`held_out` must lie between 0 and 1, got 1"):
+        choose_softmax(FEATURES, LABELS, (0.1,), 3, held_out=1)
+    with pytest.raises(ValueError, match="`penalties` must name at least one, got none"):
+        choose_softmax(FEATURES, LABELS, (), 3)
+    with pytest.raises(ValueError, match="`features` must have 8 columns, as learned, got 7"):
+        SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS).predict(FEATURES[:, 1:])
+    start = SoftmaxClassifier(0.1, 3).fit(FEATURES[:, 1:], LABELS)
+    with pytest.raises(ValueError, match=re.escape("`start` must have weights of shape (8, 3), got (7, 3)")):
+        SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS, start)

@@ -1,0 +1,102 @@
+"""Features learned without labels, then a classifier: whole runs on small images."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from scaleconv.models.contrastive import Recipe
+from scaleconv.models.rbm import RBM
+from scaleconv.models.softmax import choose_softmax
+from scaleconv.models.unsupervised import UNSUPERVISED, Fold, UnsupervisedSettings, train_unsupervised
+
+SETTINGS = UnsupervisedSettings(
+    hidden=16,
+    scales=(1.0, 1.5),
+    recipe=Recipe(epochs=5, batch=20, learning_rate=0.1, sparsity_target=0.1),
+    penalties=(1e-2, 1e-4),
+)
+
+
+def make_fold(seed, train=200, test=150):
+    """Ten bars at three places each, five rows and five columns, in noise."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.arange(train + test) % 10
+    images = torch.zeros(train + test, 1, 8, 8)
+    for image, label in zip(images[:, 0], labels.tolist(), strict=True):
+        place = int(torch.randint(3, (1,), generator=random))
+        line = label % 5 + 1
+        part = slice(2 * place, 2 * place + 4)
+        image[(line, part) if label < 5 else (part, line)] = 1
+    images = (0.8 * images + 0.2 * torch.rand(images.shape, generator=random)).clamp(0, 1)
+    return Fold(images[:train], labels[:train], images[train:], labels[train:])
+
+
+FOLDS = [make_fold(0), make_fold(1)]
+
+
+@pytest.mark.parametrize("name", UNSUPERVISED)
+def test_every_model_learns_and_folds_end_as_they_would_alone(name):
+    together = train_unsupervised(name, FOLDS, SETTINGS, seed=3)
+    for run, fold in zip(together, FOLDS, strict=True):
+        (alone,) = train_unsupervised(name, [fold], SETTINGS, seed=3)
+        assert run.test_error < 50  # guessing is 90
+        assert run.test_error == pytest.approx(alone.test_error, abs=2)
+        assert run.penalty == min(run.held_out_errors, key=lambda p: (run.held_out_errors[p], -p))
+        assert set(run.held_out_errors) == {1e-2, 1e-4}
+        assert len(run.reconstruction) == len(run.epoch_seconds) == (0 if name == "pixels" else 5)
+        assert run.reconstruction == pytest.approx(alone.reconstruction, rel=1e-3)
+        assert run.seconds > 0
+
+
+def test_parameters_are_those_learned():
+    counts = {name: train_unsupervised(name, FOLDS[:1], SETTINGS)[0].parameters for name in UNSUPERVISED}
+    assert counts["pixels"] == 64 * 10 + 10
+    assert counts["rbm"] == 16 * 64 + 16 + 64 + 16 * 10 + 10
+    assert counts["si_rbm"] == counts["rbm"] + 16  # biases of the second scale
+
+
+def test_the_test_error_is_that_of_the_written_weights():
+    (run,) = train_unsupervised("rbm", FOLDS[:1], SETTINGS)
+    rbm = RBM(16).load(**{name.removeprefix("rbm."): t for name, t in run.weights.items() if name.startswith("rbm.")})
+    features = rbm.transform(FOLDS[0].test_images.flatten(1))
+    scores = features @ run.weights["classifier.weight"] + run.weights["classifier.bias"]
+    wrong = (scores.argmax(1) != FOLDS[0].test_labels).double().mean()
+    assert run.test_error == pytest.approx(100 * wrong.item())
+
+
+def test_test_digits_change_nothing_but_the_test_error():
+    fold = FOLDS[0]
+    blind = Fold(fold.train_images, fold.train_labels, torch.zeros_like(fold.test_images), fold.test_labels)
+    (run,), (other,) = (train_unsupervised("si_rbm", [one], SETTINGS) for one in (fold, blind))
+    assert run.test_error != other.test_error
+    assert (run.penalty, run.held_out_errors) == (other.penalty, other.held_out_errors)
+    assert all(torch.equal(run.weights[name], other.weights[name]) for name in run.weights)
+
+
+def test_pixels_are_the_classifier_alone():
+    fold = FOLDS[0]
+    (run,) = train_unsupervised("pixels", [fold], SETTINGS, seed=5)
+    choice = choose_softmax(fold.train_images.flatten(1), fold.train_labels, SETTINGS.penalties, seed=5)
+    assert torch.equal(run.weights["classifier.weight"], choice.classifier.weight)
+
+
+def test_the_scales_matter_to_the_si_rbm_only():
+    other = replace(SETTINGS, scales=(1.0, 2.0))
+    for name, changes in (("pixels", False), ("rbm", False), ("si_rbm", True)):
+        (one,), (two,) = (train_unsupervised(name, FOLDS[:1], settings) for settings in (SETTINGS, other))
+        same = torch.equal(one.weights["classifier.weight"], two.weights["classifier.weight"])
+        assert same != changes
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="`name` must be one of pixels, rbm, si_rbm, got 'dbn'"):
+        train_unsupervised("dbn", FOLDS, SETTINGS)
+    with pytest.raises(ValueError, match=r"`folds` must have equally many training digits, got \[200, 100\]"):
+        train_unsupervised("rbm", [FOLDS[0], make_fold(1, train=100)], SETTINGS)
+    with pytest.raises(ValueError, match=r"`folds` must have equally many training digits, got \[\]"):
+        train_unsupervised("rbm", [], SETTINGS)
+    with pytest.raises(ValueError, match="`hidden` must be at least 1, got 0"):
+        replace(SETTINGS, hidden=0)
+    with pytest.raises(ValueError, match="`scales` must contain 1"):
+        replace(SETTINGS, scales=(2.0,))
