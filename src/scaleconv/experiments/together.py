@@ -1,14 +1,15 @@
 """Epochs of several runs at once.
 
-On a GPU one small network leaves most of the chip idle. The steps of all runs are captured in one CUDA graph, each run
-on a stream of its own, and the graph is replayed until the epoch is over: the runs overlap, and the host does nothing
-in between. On the CPU the runs simply take turns.
+On a GPU one small network leaves most of the chip idle. There the runs are stacked into one network, whose steps are
+captured in a CUDA graph, and the graph is replayed until the epoch is over: the host does nothing in between. On the
+CPU the runs simply take turns.
 """
 
 from collections.abc import Sequence
 
 import torch
 
+from .stacked import Stack
 from .training import Trainer
 
 UNROLL = 16  # at most so many steps of each run in one graph
@@ -40,25 +41,15 @@ class Together:
 
 
 def _capture(trainers: Sequence[Trainer], steps: int) -> torch.cuda.CUDAGraph:
-    streams = [torch.cuda.Stream() for _ in trainers]
-
-    def run(count: int) -> None:
-        main = torch.cuda.current_stream()
-        for trainer, stream in zip(trainers, streams, strict=True):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                for _ in range(count):
-                    trainer.step()
-        for stream in streams:
-            main.wait_stream(stream)
-
+    stack = Stack(trainers)
     before = [{name: tensor.clone() for name, tensor in trainer.state().items()} for trainer in trainers]
     for trainer in trainers:
         trainer.begin_epoch(0)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # libraries choose their algorithms and buffers now, not under capture
-        run(min(WARM_UP, trainers[0].batches))
+        for _ in range(min(WARM_UP, trainers[0].batches)):
+            stack.step()
     torch.cuda.current_stream().wait_stream(side)
     for trainer, state in zip(trainers, before, strict=True):
         trainer.load_state(state)
@@ -66,5 +57,6 @@ def _capture(trainers: Sequence[Trainer], steps: int) -> torch.cuda.CUDAGraph:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        run(steps)
+        for _ in range(steps):
+            stack.step()
     return graph

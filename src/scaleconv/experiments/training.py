@@ -5,6 +5,8 @@ buffer of indices at a cursor, both on the device too, so that an epoch needs no
 order of an epoch depends on (seed, fold, epoch) alone, which is why a resumed run goes on as if it had never stopped.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -32,7 +34,7 @@ class Trainer:
         self.network, self.images, self.labels = network, images, labels
         self.recipe, self.seed, self.fold = recipe, seed, fold
         self.batches = len(images) // recipe.batch
-        self.optimiser = make_optimiser(network, recipe)
+        self.optimiser = make_optimiser(dict(network.named_parameters()), recipe)
         self.order = torch.zeros(self.batches, recipe.batch, dtype=torch.long, device=images.device)
         self.cursor = torch.zeros(1, dtype=torch.long, device=images.device)
         self.loss = torch.zeros((), device=images.device)
@@ -82,15 +84,15 @@ class Trainer:
                 held.zero_() if momentum is None else held.copy_(momentum)
 
 
-def make_optimiser(network: nn.Module, recipe: TrainingConfig) -> torch.optim.SGD:
+def make_optimiser(parameters: Mapping[str, Tensor], recipe: TrainingConfig, *, fused: bool = False) -> torch.optim.SGD:
     """Stochastic gradient descent; biases learn at their own rate and do not decay."""
-    weights = [parameter for name, parameter in network.named_parameters() if not name.endswith("bias")]
-    biases = [parameter for name, parameter in network.named_parameters() if name.endswith("bias")]
+    weights = [parameter for name, parameter in parameters.items() if not name.endswith("bias")]
+    biases = [parameter for name, parameter in parameters.items() if name.endswith("bias")]
     groups = [
         {"params": weights, "weight_decay": recipe.weight_decay},
         {"params": biases, "weight_decay": 0.0, "lr": recipe.learning_rate * recipe.bias_rate},
     ]
-    return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum)
+    return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, fused=fused)
 
 
 @torch.no_grad()

@@ -22,15 +22,17 @@ def taps_at(pyramid, base, offset, VECTOR: tl.constexpr, FLIP: tl.constexpr):
     """
     if FLIP:
         return tl.load(pyramid + (offset[:, None] + base[None, :]))
-    index = base[:, None] + offset[None, :]
-    return tl.load(pyramid + tl.max_contiguous(tl.multiple_of(index, (1, VECTOR)), (1, VECTOR)))
+    else:
+        index = base[:, None] + offset[None, :]
+        return tl.load(pyramid + tl.max_contiguous(tl.multiple_of(index, (1, VECTOR)), (1, VECTOR)))
 
 
 @triton.jit
 def _weigh(taps, weight, FLIP: tl.constexpr):
     if FLIP:
         return taps * weight[None, :]
-    return taps * weight[:, None]
+    else:
+        return taps * weight[:, None]
 
 
 @triton.jit
@@ -49,7 +51,8 @@ def tap_offsets(offsets, first, ALIGNED: tl.constexpr, BLOCK_K: tl.constexpr):
     """Elements from the first tap of a patch to a block of its taps, which `ALIGNED` says are of one pixel."""
     if ALIGNED:
         return tl.load(offsets + first) + tl.arange(0, BLOCK_K)
-    return tl.load(offsets + first + tl.arange(0, BLOCK_K))
+    else:
+        return tl.load(offsets + first + tl.arange(0, BLOCK_K))
 
 
 @triton.jit
@@ -68,8 +71,8 @@ def find(where, right_weights, below_weights, row_steps, level, position, valid,
 
 @triton.jit
 def _response(
-    pyramid, weight, where, right_weights, below_weights, row_steps, offsets, image, position, valid, level,
-    filters, live, positions, col_step, pixel_stride, image_stride, padded_taps, TAPS: tl.constexpr,
+    pyramid, weight, where, right_weights, below_weights, row_steps, offsets, start, position, valid, level,
+    filters, live, positions, col_step, pixel_stride, padded_taps, TAPS: tl.constexpr,
     INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -77,7 +80,7 @@ def _response(
     base, down, right, weight_down, weight_right, covered = find(
         where, right_weights, below_weights, row_steps, level, position, valid, positions, col_step, pixel_stride
     )
-    base += image * image_stride
+    base += start
     total = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.float32)
     for first_tap in range(0, TAPS, BLOCK_K):
         offset = tap_offsets(offsets, level * padded_taps + first_tap, ALIGNED, BLOCK_K)
@@ -106,24 +109,24 @@ def _respond(
     row = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     valid = row < images * positions
     image, position = part * images + tl.where(valid, row // positions, 0), row % positions
+    start = image * image_stride + group * channels_per_group
     within = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     live = within < filters_per_group
     filters = block * filters_per_group + within
-    pyramid += group * channels_per_group
     added = tl.zeros((BLOCK_M,), dtype=tl.float32)
     if HAS_BIAS:
         added += tl.load(bias + filters, mask=live, other=0).to(tl.float32)
     best, _ = _response(
-        pyramid, weight, where, right_weights, below_weights, row_steps, offsets, image, position, valid, 0,
-        filters, live, positions, col_step, pixel_stride, image_stride, padded_taps, TAPS,
+        pyramid, weight, where, right_weights, below_weights, row_steps, offsets, start, position, valid, 0,
+        filters, live, positions, col_step, pixel_stride, padded_taps, TAPS,
         False, VECTOR, ALIGNED, PRECISION, BLOCK_P, BLOCK_M, BLOCK_K,
     )  # fmt: skip
     best += added[None, :]
     won = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.int32)
     for level in range(1, LEVELS):
         aligned, covered = _response(
-            pyramid, weight, where, right_weights, below_weights, row_steps, offsets, image, position, valid, level,
-            filters, live, positions, col_step, pixel_stride, image_stride, padded_taps, TAPS,
+            pyramid, weight, where, right_weights, below_weights, row_steps, offsets, start, position, valid, level,
+            filters, live, positions, col_step, pixel_stride, padded_taps, TAPS,
             True, VECTOR, ALIGNED, PRECISION, BLOCK_P, BLOCK_M, BLOCK_K,
         )  # fmt: skip
         aligned += added[None, :]

@@ -28,7 +28,6 @@ def _weight_grad(
     live = within < filters_per_group
     place = group * filters_per_group + within
     total_filters = groups * filters_per_group
-    pyramid += group * channels_per_group
     total = tl.zeros((BLOCK_K, BLOCK_M), dtype=tl.float32)
     begin = split * rows_per_split
     end = tl.minimum(begin + rows_per_split, images * positions)
@@ -36,18 +35,19 @@ def _weight_grad(
         row = first_row + tl.arange(0, BLOCK_P)
         valid = row < end
         image, position = part * images + tl.where(valid, row // positions, 0), row % positions
+        start = image * image_stride + group * channels_per_group
         at = (image * positions + position)[:, None].to(tl.int64) * total_filters + place[None, :]
         known = valid[:, None] & live[None, :]
         slope = tl.load(grad + at, mask=known, other=0)
-        share = slope
+        won = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.uint8)
         if LEVELS > 1:
-            won = tl.load(winner + at, mask=known, other=255)
-            share = tl.where(won == 0, slope, 0)
+            won = tl.load(winner + at, mask=known, other=0)
+        share = tl.where(won == 0, slope, 0)
         base, down, right, weight_down, weight_right, _ = find(
             where, right_weights, below_weights, row_steps, 0, position, valid, positions, col_step, pixel_stride
         )
         offset = tap_offsets(offsets, tl.program_id(0) * BLOCK_K, ALIGNED, BLOCK_K)
-        seen = taps_at(pyramid, base + image * image_stride, offset, VECTOR, False)
+        seen = taps_at(pyramid, base + start, offset, VECTOR, False)
         total = tl.dot(tl.trans(seen), share, total, input_precision=PRECISION)
         for level in range(1, LEVELS):
             base, down, right, weight_down, weight_right, _ = find(
@@ -55,7 +55,7 @@ def _weight_grad(
                 pixel_stride,
             )  # fmt: skip
             offset = tap_offsets(offsets, level * padded_taps + tl.program_id(0) * BLOCK_K, ALIGNED, BLOCK_K)
-            base += image * image_stride
+            base += start
             seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, False)
             share = tl.where(won == level, slope, 0)
             total = tl.dot(tl.trans(seen), share, total, input_precision=PRECISION)

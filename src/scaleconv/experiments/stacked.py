@@ -1,0 +1,95 @@
+"""Several networks of one shape trained as one: their weights lie stacked, and every operation serves all of them.
+
+The trainers keep their own state, as views into the stacks, so each can still be tested, saved and restored. A network
+learns nothing of the others: `torch.vmap` runs it once per slice, and the gradient of a sum of losses is that of each.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from ..ops import library
+from .training import Trainer, make_optimiser
+
+
+class Stack:
+    """Trainers of equal networks and recipes, whose steps are taken at once."""
+
+    def __init__(self, trainers: Sequence[Trainer]) -> None:
+        first = trainers[0]
+        self.recipe = first.recipe
+        self.template = deepcopy(first.network)
+        if first.images.is_cuda and self.recipe.precision == "float32":
+            _convolve_in_parts(self.template)
+        self.images = torch.cat([trainer.images for trainer in trainers])
+        self.labels = torch.cat([trainer.labels for trainer in trainers])
+        starts = list(accumulate((len(trainer.images) for trainer in trainers), initial=0))[:-1]
+        self.starts = torch.tensor(starts, device=self.images.device).unsqueeze(1)
+        self.order = torch.stack([trainer.order for trainer in trainers])  # (runs, batches, batch)
+        self.loss = torch.stack([trainer.loss for trainer in trainers])
+        self.cursor = first.cursor
+        self.parameters, momenta = _stack_state(trainers)
+        self.optimiser = make_optimiser(self.parameters, self.recipe, fused=self.images.is_cuda)
+        for name, parameter in self.parameters.items():
+            self.optimiser.state[parameter]["momentum_buffer"] = momenta[name]
+        for index, trainer in enumerate(trainers):
+            trainer.order, trainer.loss, trainer.cursor = self.order[index], self.loss[index], self.cursor
+
+    def step(self) -> None:
+        """Learn from the next batch, each network from its own."""
+        chosen = self.order.index_select(1, self.cursor).squeeze(1) + self.starts  # (runs, batch)
+        images = self.images.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        labels = self.labels.index_select(0, chosen.flatten())
+        self.optimiser.zero_grad(set_to_none=True)
+        mixed = self.recipe.precision == "bfloat16"
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
+            logits = torch.vmap(self._answer)(self.parameters, images).flatten(0, 1)
+        losses = F.cross_entropy(logits.float() if mixed else logits, labels, reduction="none")
+        means = losses.unflatten(0, chosen.shape).mean(1)
+        means.sum().backward()
+        self.optimiser.step()
+        self.loss += means.detach()
+        self.cursor += 1
+
+    def _answer(self, parameters: dict[str, Tensor], images: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self.template, parameters, (images,))
+        return logits
+
+
+def _stack_state(trainers: Sequence[Trainer]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and momenta in stacks, of which those of the trainers become views."""
+    named = [dict(trainer.network.named_parameters()) for trainer in trainers]
+    weights, momenta = {}, {}
+    for name in named[0]:
+        weights[name] = torch.stack([parameters[name].detach() for parameters in named]).requires_grad_()
+        momenta[name] = torch.zeros_like(weights[name], requires_grad=False)
+        for index, (trainer, parameters) in enumerate(zip(trainers, named, strict=True)):
+            state = trainer.optimiser.state[parameters[name]]
+            if "momentum_buffer" in state:
+                momenta[name][index].copy_(state["momentum_buffer"])
+            state["momentum_buffer"] = momenta[name][index]
+            parameters[name].data = weights[name].detach()[index]
+    return weights, momenta
+
+
+class _PartsConv2d(nn.Conv2d):
+    """`Conv2d` by the kernel of the layer, which under `vmap` takes all slices in one launch; cuDNN would not."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        stride, padding, dilation = ([int(a), int(b)] for a, b in (self.stride, self.padding, self.dilation))
+        around = [padding[0], padding[0], padding[1], padding[1]]
+        output, _ = library.si_conv2d(
+            input, weight, bias, stride, around, dilation, self.groups, 1, [1.0], antialias=False
+        )
+        return output
+
+
+def _convolve_in_parts(network: nn.Module) -> None:
+    for module in network.modules():
+        if type(module) is nn.Conv2d:
+            module.__class__ = _PartsConv2d
