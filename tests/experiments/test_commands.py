@@ -77,7 +77,77 @@ def test_train_keeps_a_record_and_weights(run, tmp_path):
     assert Path(output.split("weights: ")[1].strip()).is_file()
 
 
+CURVE = (*TINY, "--set", "data.test=100", "--folds", "0,1")
+
+
+def test_a_curve_is_run_shown_and_told_in_json_per_point(run, tmp_path):
+    points = 'points=[{name="a", x=1, label="few"}, {name="b", x=2, label="many"}]'
+    code, output, errors = run("reproduce", "fig4a", "--models", "convnet", *CURVE, "--set", points)
+    assert (code, errors) == (0, "")
+    assert "many" in output
+    folder = tmp_path / "results" / "fig4a-quick"
+    assert {path.name for path in folder.glob("*.*")} == {
+        *(f"convnet-{point}-fold{fold}-seed0.json" for point in "ab" for fold in (0, 1)),
+        *("figure.png", "figure.svg", "table.csv", "table.md"),
+    }
+    for shown in (run("show", "fig4a-quick", "--json"), run("show", "fig4a", "--json")):
+        summary = json.loads(shown[1])["convnet"]
+        assert (summary["n"], [point["x"] for point in summary["points"]]) == (2, [1, 2])
+        errors = [record.test_error for record in read_records(folder) if record.point == "b"]
+        assert summary["points"][1]["mean"] == pytest.approx(sum(errors) / 2)
+    assert "few" in run("show", "fig4a-quick")[1]
+
+
+def test_all_runs_every_item_and_goes_on_where_it_was_interrupted(run, tmp_path, monkeypatch):
+    from scaleconv.experiments import runner
+
+    monkeypatch.setattr("scaleconv.experiments.ITEMS", ("winners", "equivariance"))
+    tiny = ("reproduce", "all", *TINY, "--folds", "0", "--set", "measure.digits=20")
+
+    measure = runner.measure
+
+    def interrupted(measured, *others):
+        if measured.settings.measure.kind == "equivariance":
+            raise KeyboardInterrupt
+        return measure(measured, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "measure", interrupted)
+        code, output, errors = run(*tiny)
+    assert code == 130
+    assert "scaleconv: interrupted" in errors
+    assert "winners-quick/figure.svg" in output
+    results = tmp_path / "results"
+    kept = {path: path.stat().st_mtime_ns for path in results.rglob("*-seed0.json")}
+    assert [path.parent.name for path in kept] == ["winners-quick"]
+    code, output, errors = run(*tiny)
+    assert (code, errors) == (0, "")
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert len(read_records(results / "equivariance-quick")) == 2
+    for name in ("winners-quick/table.md", "equivariance-quick/figure.svg", "equivariance-quick/table.csv"):
+        assert name in output
+
+
+def test_train_takes_one_point_of_a_curve(run, tmp_path):
+    code, _, errors = run(
+        *("train", "convnet", "--item", "fig4b", "--point", "train500", *TINY, "--set", "data.test=100")
+    )
+    assert (code, errors) == (0, "")
+    (record,) = read_records(tmp_path / "results" / "train")
+    assert (record.point, record.x) == ("train500", 500)
+
+
 WRONG = {
+    "all name": (("reproduce", "all", "--name", "x"), "`name` must be given with one item, not with all"),
+    "all models": (("reproduce", "all", "--models", "convnet"), "`models` must be given with one item, not with all"),
+    "all setting": (("reproduce", "all", "--set", "training.foo=1"), "`foo`", "unknown"),
+    "point": (("train", "convnet", "--item", "fig4a", "--point", "x"), "`point` must be one of maps", "got 'x'"),
+    "cost": (("reproduce", "cost", "--epochs", "3"), "`training` in cost.toml is unknown"),
+    "cost device": (("reproduce", "cost", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
+    "no training": (("train", "convnet", "--item", "cost"), "`item` must be one that trains networks, got 'cost'"),
+    "few digits": (("reproduce", "fig4b", "--set", "data.test=9900", "--epochs", "1"), "must be of at least"),
+    "winners": (("reproduce", "winners", "--models", "convnet", *TINY), "`models` must have scale-invariant layers"),
+    "curve": (("show", "fig5b"), "no records in results/fig5b", "scaleconv reproduce fig5b"),
     "item": (("reproduce", "table9"), "`item` must be one of", "'table9'"),
     "preset": (("reproduce", "table1", "--preset", "fast"), "`preset` must be one of quick, paper", "'fast'"),
     "key": (("reproduce", "table1", "--set", "training.foo=1"), "`foo`", "unknown"),

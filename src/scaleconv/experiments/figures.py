@@ -62,7 +62,7 @@ def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence
     compare = len(panels) == 1 and bool(panels[0].compared())
     count = len(panels) + compare
     columns = 4 if count > 4 else count
-    figure = _figure(max(6.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.2 * -(-count // columns))
+    figure = _figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.2 * -(-count // columns))
     axes = figure.subplots(-(-count // columns), columns, squeeze=False).flat
     for panel, axis in zip(panels, axes, strict=False):
         {"lines": _lines, "bars": _bars, "shares": _shares}[panel.kind](axis, panel)
@@ -132,7 +132,8 @@ def _bars(axis: Any, panel: Panel) -> None:
     axis.set_xticks(range(len(panel.xs)), [panel.label(x) for x in panel.xs])
     axis.set(xlabel=panel.x, ylabel=f"{panel.y}, ± std")
     axis.grid(alpha=0.3, axis="y")
-    axis.legend(fontsize=8)
+    axis.margins(y=0.35)  # room for the legend above the bars
+    axis.legend(fontsize=8, loc="upper left", ncols=2)
 
 
 def _shares(axis: Any, panel: Panel) -> None:
@@ -147,7 +148,7 @@ def _shares(axis: Any, panel: Panel) -> None:
     axis.set_xticks(range(len(panel.xs)), [panel.label(x) for x in panel.xs])
     axis.set_yticks(range(len(panel.lines)), [line.title for line in panel.lines])
     repeats = max((len(repeats) for line in panel.lines for repeats in line.values.values()), default=0)
-    axis.set(xlabel=panel.x, ylabel=f"level that {panel.y} of the time, n = {repeats}".replace("(%) ", ""))
+    axis.set(xlabel=panel.x, ylabel=f"level; {panel.y}, n = {repeats}")
 
 
 def _style(line: Line) -> dict[str, Any]:

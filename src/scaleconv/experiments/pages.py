@@ -17,9 +17,13 @@ from .tables import line
 PAGE = "reproduction.md"
 
 
-def find_folder(results: Path, name: str) -> Path | None:
-    """The folder of that name, or, if it has no records, the one with the most whose name begins with it."""
-    folders = [results / name, *sorted(results.glob(f"{name}-*"), key=lambda path: (-_records(path), path.name))]
+def find_folder(results: Path, name: str, *, small: bool = True) -> Path | None:
+    """The folder of that name, or, if it has no records, the one with the most whose name begins with it.
+
+    Without `small`, never the quick version of an item in the place of the one of the paper's size.
+    """
+    others = [path for path in results.glob(f"{name}-*") if small or not path.name.endswith("-quick")]
+    folders = [results / name, *sorted(others, key=lambda path: (-_records(path), path.name))]
     return next((folder for folder in folders if _records(folder)), None)
 
 
@@ -35,7 +39,7 @@ def write_pages(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
     claims = [line(["item", "the paper", "ours", "same"]), line(["---"] * 4)]
     for name in ITEMS:
         item = load_item(name, preset)
-        folder = _committed(results, folder_name(name, preset))
+        folder = find_folder(results, folder_name(name, preset), small=False)
         if folder is None:
             text = _replace(text, name, "No records yet.", page)
             continue
@@ -43,19 +47,15 @@ def write_pages(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
         written += write_report(item, records, folder)
         (docs / "figures").mkdir(parents=True, exist_ok=True)
         written += draw(item, records, docs / "figures", name)
-        text = _replace(text, name, f"Records: `{folder.name}`.\n\n{markdown(item, records).strip()}", page)
+        picture = f"![{item.title}](figures/{name}.png)"
+        content = f"{picture}\n\nRecords: `{folder.name}`.\n\n{markdown(item, records).strip()}"
+        text = _replace(text, name, content, page)
         checked = check_claims(item, records)
         claims += [line([name, claim.paper, claim.ours, "yes" if claim.holds else "no"]) for claim in checked]
     text = _replace(text, "claims", "\n".join(claims), page)
     with atomic_path(page) as part:
         part.write_text(text, encoding="utf-8")
     return [*written, page]
-
-
-def _committed(results: Path, name: str) -> Path | None:
-    """As `find_folder`, but never the small version of an item in the place of the large one."""
-    folder = find_folder(results, name)
-    return None if folder and folder.name.endswith("-quick") and not name.endswith("-quick") else folder
 
 
 def _records(folder: Path) -> int:

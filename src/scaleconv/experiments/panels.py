@@ -5,7 +5,7 @@ number is typed in here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from ..metrics import Summary, relative_reduction, summarise
@@ -106,7 +106,8 @@ def make_panels(item: Experiment | CostStudy, records: Sequence[Record]) -> list
         return _winner_panels(item, records)
     if kind == "equivariance":
         layers = [name for name in item.settings.measure.layers if any(name in r.series for r in records)]
-        return [_panel(item, records, name, name.partition(".")[2]) for name in layers]
+        # Not compared in percent: where nothing is rescaled both are 0.
+        return [replace(_panel(item, records, name, name.partition(".")[2]), baseline="") for name in layers]
     if kind == "invariance":
         return [_invariance_panel(item, records)]
     return [_panel(item, records, "test_error" if kind else "", "")]
@@ -152,7 +153,7 @@ def _of(records: Sequence[Record], model: str) -> list[Record]:
 def _panel(item: Experiment, records: Sequence[Record], series: str, title: str) -> Panel:
     """One line per model."""
     lines = [Line(model, TITLES[model], _values(_of(records, model), series)) for model in _models(records)]
-    labels = {point.x: point.label for point in item.points if point.x is not None and point.label}
+    labels = {record.x: record.label for record in records if record.x is not None and record.label}
     words = item.figure
     return Panel(title, words.x, words.y, lines, labels, baseline=item.baseline, log_x=words.log_x, log_y=words.log_y)
 
@@ -163,10 +164,8 @@ def _invariance_panel(item: Experiment, records: Sequence[Record]) -> Panel:
         for model in _models(records):
             values = _values(_of(records, model), name)
             lines.append(Line(model, f"{TITLES[model]}{suffix}", values, control=name == "random"))
-    labels = {
-        float(number): f"{number}: {name.partition('.')[2]}"
-        for number, name in enumerate(item.settings.measure.layers, start=1)
-    }
+    layers = enumerate(item.settings.measure.layers, start=1)
+    labels = {float(number): name.partition(".")[2] for number, name in layers}
     return Panel("", item.figure.x, item.figure.y, lines, labels, kind="bars")
 
 

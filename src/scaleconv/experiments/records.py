@@ -55,7 +55,7 @@ class Record:
         seconds: of training, without tests, over all sittings.
         seconds_per_epoch: median over the epochs, without tests.
         runs_together: how many runs shared the device meanwhile.
-        point, x: at which point of the experiment, and where that lies on its axis.
+        point, x, label: at which point of the experiment, where that lies on its axis, and its name for people.
         series: what else was measured, by name.
     """
 
@@ -73,6 +73,7 @@ class Record:
     runs_together: int
     point: str = ""
     x: float | None = None
+    label: str = ""
     series: dict[str, Series] = field(default_factory=dict)
 
     @property

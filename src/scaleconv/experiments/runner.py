@@ -157,6 +157,7 @@ def _finish(run: Run, folder: Path, trained: Record, weights: Checkpoint, store:
         config=run.settings.plain(),
         point=run.point.name,
         x=run.point.x,
+        label=run.point.label,
         series=series,
         test_error=fmean(series["test_error"].y) if "test_error" in series else trained.test_error,
     )

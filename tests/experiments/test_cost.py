@@ -1,0 +1,71 @@
+"""What the layer costs: the paper's formula, the direct order written out, and records that can be continued."""
+
+import pytest
+import torch
+
+from scaleconv import SIConv2d
+from scaleconv.experiments import load_item, read_records
+from scaleconv.experiments.cost import formula, run_cost
+from scaleconv.experiments.direct import DirectSIConv2d, milliseconds
+from scaleconv.ops.signature import DEFAULT_SCALES
+
+TINY = {"batch": 1, "calls": 1, "largest": [2.0], "counts": [1, 3], "folds": [0]}
+
+
+@pytest.mark.parametrize("scales", [DEFAULT_SCALES, (1.0,), (1, 0.5, 3.0), (2.0, 1.0)])
+def test_the_direct_order_computes_the_layer(scales):
+    torch.manual_seed(0)
+    layer = SIConv2d(2, 3, 5, scales=scales).double()
+    direct = DirectSIConv2d(2, 3, 5, 13, scales).double()
+    direct.load_state_dict(layer.state_dict())
+    images = torch.rand(2, 2, 13, 13, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(direct(images), layer(images), rtol=0, atol=1e-6)  # its matrices are of float32
+    ours, theirs = (torch.autograd.grad(module(images).square().sum(), images)[0] for module in (layer, direct))
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+
+
+def test_the_formula_is_the_sum_of_the_squares_of_the_scales():
+    """Its geometric series, written out; the paper's own example comes to 10."""
+    assert formula(DEFAULT_SCALES) == pytest.approx(sum(scale**2 for scale in DEFAULT_SCALES))
+    assert round(formula(DEFAULT_SCALES)) == 10
+    assert formula([1.0]) == 1
+    assert formula([1.0, 3.0]) == pytest.approx(10)
+
+
+def test_sweeps_vary_the_largest_scale_or_their_number():
+    study = load_item("cost", "paper")
+    for largest, scales in study.scales("largest").items():
+        assert (len(scales), max(scales)) == (6, pytest.approx(largest))
+        assert 1 in scales
+    for count, scales in study.scales("count").items():
+        assert (len(scales), min(scales)) == (count, 1)
+        assert max(scales) == (2 if count > 1 else 1)
+
+
+def test_one_record_per_layer_method_and_repeat_and_none_is_measured_twice(tmp_path):
+    study = load_item("cost", "quick", TINY)
+    records = run_cost(study, tmp_path)
+    assert {(record.model, record.point) for record in records} == {
+        (method, layer) for method in ("conv2d", "formula", "direct", "si_conv2d") for layer in ("layer1", "layer2")
+    }
+    by_key = {(record.model, record.point): record for record in records}
+    operations = by_key["si_conv2d", "layer1"].series["operations largest"]
+    assert (operations.x, operations.y) == ([2.0], [pytest.approx(8.33, abs=0.01)])
+    assert by_key["direct", "layer1"].series["operations largest"].y == [pytest.approx(19.61, abs=0.01)]
+    assert all(time > 0 for time in by_key["direct", "layer2"].series["milliseconds count"].y)
+    assert "milliseconds count" not in by_key["formula", "layer2"].series
+    assert by_key["conv2d", "layer1"].test_error is None
+
+    (tmp_path / "direct-layer1-fold0-seed0.json").unlink()  # as if interrupted there
+    kept = {path: path.read_bytes() for path in tmp_path.glob("*.json")}
+    run_cost(study, tmp_path)
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert len(read_records(tmp_path)) == 8
+    with pytest.raises(ValueError, match=r"other settings \(cost.batch was 1, now 2\).*--name"):
+        run_cost(load_item("cost", "quick", {**TINY, "batch": 2}), tmp_path)
+
+
+def test_time_is_the_median_of_whole_passes():
+    layer = SIConv2d(1, 2, 3)
+    assert milliseconds(layer, torch.rand(1, 1, 8, 8), calls=3) > 0
+    assert layer.weight.grad is None

@@ -1,0 +1,154 @@
+"""What is measured on trained networks: the series in the records, and networks taken over from another item."""
+
+import pytest
+import torch
+
+from scaleconv.data import embedded_digits, make_scaled
+from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment, runner
+from scaleconv.experiments.digits import DigitStore, divide
+from scaleconv.experiments.measures import measure
+
+TINY = {
+    "network.maps": [2, 3],
+    "network.hidden": 8,
+    "training.epochs": 1,
+    "training.batch": 50,
+    "data.train": 100,
+    "measure.digits": 60,
+    "folds": [0, 1],
+}
+DRAWN = {**TINY, "data.test": 100, "measure.scales": [0.5, 1.0, 1.6]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def digits():
+    with pytest.MonkeyPatch.context() as patch:
+        store = DigitStore(torch.device("cpu"))
+        patch.setattr(runner, "DigitStore", lambda *_: store)
+        yield store
+
+
+def test_errors_at_each_scale_are_those_of_the_digits_rescaled_by_hand(tmp_path, digits):
+    loaded = load_experiment("fig5a", "quick", {**DRAWN, "models": ["convnet"], "folds": [1]})
+    (record,) = run_experiment(loaded, tmp_path / "fig5a-tiny")
+    assert record.series["test_error"].x == [0.5, 1.0, 1.6]
+    assert record.test_error == pytest.approx(sum(record.series["test_error"].y) / 3)
+
+    originals, (run,) = embedded_digits(), plan_runs(loaded)
+    split = divide(originals.labels, run.settings.data, 1)
+    network = run.network()
+    weights = runner.load_checkpoint(run.weights(tmp_path / "fig5a-tiny")).tensors
+    network.load_state_dict(weights)
+    mean = digits.of(run.settings.data, 1).mean
+    for scale, error in zip(record.series["test_error"].x, record.series["test_error"].y, strict=True):
+        images = make_scaled(originals.images[split.test[:60]], scale, 40, truncate="allow") - mean
+        with torch.no_grad():
+            wrong = (network(images).argmax(1) != originals.labels[split.test[:60]]).sum().item()
+        assert error == pytest.approx(100 * wrong / 60)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, digits):
+    """A table 1 of which others take networks."""
+    folder = tmp_path_factory.mktemp("results")
+    changes = {key: value for key, value in TINY.items() if not key.startswith("measure")}
+    run_experiment(
+        load_experiment("table1", "quick", {**changes, "models": ["convnet", "si_convnet"]}), folder / "table1-quick"
+    )
+    return folder
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("a network was trained again")
+
+    monkeypatch.setattr(runner, "PROCEDURES", dict.fromkeys(runner.PROCEDURES, refuse))
+
+
+@pytest.mark.parametrize("item", ["fig3", "winners", "equivariance"])
+def test_networks_of_table_1_are_measured_not_trained_again(item, results, no_training):
+    loaded = load_experiment(item, "quick", TINY)
+    records = run_experiment(loaded, results / f"{item}-quick")
+    table = {(record.model, record.fold): record for record in read_records(results / "table1-quick")}
+    for record in records:
+        source = table[record.model, record.fold]
+        assert record.experiment == f"{item}-quick"
+        assert record.config["measure"]["kind"] == loaded.settings.measure.kind
+        assert (record.test_error, record.history) == (source.test_error, source.history)
+    assert len(records) == 2 * len(loaded.models)
+
+
+def test_networks_of_other_settings_are_not_taken_over(results, no_training):
+    loaded = load_experiment("fig3", "quick", {**TINY, "training.momentum": 0.5})
+    with pytest.raises(AssertionError, match="trained again"):
+        run_experiment(loaded, results / "fig3-other")
+
+
+def test_without_them_an_item_trains_its_own_and_finishes_after_an_interruption(tmp_path, monkeypatch):
+    """Interrupted between training and measuring, nothing that was finished is lost."""
+    loaded = load_experiment("fig3", "quick", {**TINY, "models": ["convnet"]})
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "measure", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(loaded, tmp_path / "fig3-quick")
+    assert not read_records(tmp_path / "fig3-quick")
+    assert len(run_experiment(loaded, tmp_path / "fig3-quick")) == 2
+
+
+def test_invariance_has_a_score_per_layer_trained_and_random(results):
+    (convnet, _, si, _) = run_experiment(load_experiment("fig3", "quick", TINY), results / "fig3-quick")
+    for record in (convnet, si):
+        assert set(record.series) == {"trained", "random"}
+        assert record.series["trained"].x == record.series["random"].x == [1, 2, 3, 4, 5]
+        assert all(0 <= score <= 100 for series in record.series.values() for score in series.y)
+    assert convnet.series["random"].y != si.series["random"].y
+
+
+def test_winners_of_a_filter_that_knows_its_size(digits):
+    """A filter that answers to a ring of one radius: the level that brings the digit's scale back to it wins."""
+    run = plan_runs(
+        load_experiment("winners", "quick", {**TINY, "network.maps": [1, 1], "measure.scales": [0.35, 1.0]})
+    )[0]
+    network = run.network()
+    y, x = torch.meshgrid(*[torch.arange(7.0) - 3] * 2, indexing="ij")
+    ring = torch.exp(-(((x**2 + y**2).sqrt() - 2.5) ** 2) * 4)
+    with torch.no_grad():
+        network.stages.conv1.weight.copy_((ring - ring.mean()).view(1, 1, 7, 7))
+    seen = digits.of(run.settings.data, run.fold)
+    zeros = (seen.test_labels == 0).nonzero().flatten()[:40]
+    seen = type(seen)(**{**vars(seen), "originals": seen.originals[zeros], "test_labels": seen.test_labels[zeros]})
+    found = measure(run, network, seen)
+    scales = network.stages.conv1.scales
+    shares = [[found[f"stages.conv1 {scale:.3g}"].y[k] for scale in scales] for k in (0, 1)]
+    assert [sum(row) for row in shares] == [pytest.approx(100), pytest.approx(100)]
+    small, large = (sum(share * scale for share, scale in zip(row, scales, strict=True)) / 100 for row in shares)
+    assert small > 1.3 * large
+    assert {name.rpartition(" ")[0] for name in found} == {"stages.conv1", "stages.conv2"}
+
+
+def test_winners_need_layers_that_have_levels(digits):
+    run = plan_runs(load_experiment("winners", "quick", {**TINY, "models": ["convnet"]}))[0]
+    with pytest.raises(ValueError, match="`models` must have scale-invariant layers for winners, got 'convnet'"):
+        measure(run, run.network(), digits.of(run.settings.data, 0))
+
+
+def test_equivariance_is_0_where_nothing_is_rescaled_and_grows_from_there(results):
+    loaded = load_experiment("equivariance", "quick", TINY)
+    for record in run_experiment(loaded, results / "equivariance-quick"):
+        for series in record.series.values():
+            errors = dict(zip(series.x, series.y, strict=True))
+            assert errors[1.0] == pytest.approx(0, abs=1e-6)
+            assert 0 < errors[0.9] < errors[0.4]
+
+
+def test_every_measure_leaves_the_network_without_hooks(digits):
+    for item in ("fig3", "winners", "equivariance"):
+        run = plan_runs(load_experiment(item, "quick", TINY))[-1]
+        network = run.network()
+        measure(run, network, digits.of(run.settings.data, 0))
+        assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
