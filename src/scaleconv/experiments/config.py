@@ -200,7 +200,7 @@ class Experiment:
     Attributes:
         item, preset: where the settings come from.
         title: heading of its table and figure.
-        models: names in `scaleconv.models.TITLES`.
+        models: names in `scaleconv.models.TITLES`, for which the runner has a procedure.
         baseline: the model the others are compared with.
         folds: which repeats are run: sets of the digits, or draws of them.
         points: what is varied, one group of runs each.

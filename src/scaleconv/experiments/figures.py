@@ -11,9 +11,9 @@ from typing import Any
 
 from ..data.atomic import atomic_path
 from ..metrics import relative_reduction, summarise
-from ..models import TITLES
 from .panels import Line, Panel
 from .records import Record
+from .titles import TITLES
 
 COLOURS = {
     "convnet": "#4477aa",

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from ..metrics import Summary, relative_reduction, summarise
-from ..models import TITLES
 from .config import Experiment
 from .cost import METHODS, SWEEPS, CostStudy
 from .records import Record
+from .titles import TITLES
 
 UNITS = {"operations": "operations (Conv2d = 1)", "milliseconds": "forward + backward (ms)"}
 

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ..models import TITLES, make_model
+from ..models import make_model
 from .config import Experiment, Point, Settings
 from .records import Epoch, record_path
+from .titles import TITLES
 
 
 @dataclass(frozen=True)

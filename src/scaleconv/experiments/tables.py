@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 from ..metrics import MOST_PAIRS, Summary, relative_reduction, sign_flip_test, summarise
-from ..models import TITLES
 from .config import Experiment
 from .records import Record
+from .titles import TITLES
 
-PAPER_TITLES = {"rbm": "RBM", "si_rbm": "Scale-invariant RBM", **TITLES}
 HEADER = ("method", "paper", "ours", "n", "under {}", "p", "s / epoch")
 
 
@@ -36,7 +35,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        return PAPER_TITLES.get(self.model, self.model)
+        return TITLES.get(self.model, self.model)
 
 
 def summaries(records: Sequence[Record]) -> dict[str, dict[str, float | int | None]]:
@@ -53,7 +52,7 @@ def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], ba
         errors.setdefault(record.model, {})[record.fold, record.seed] = record.error
         times.setdefault(record.model, []).append(record.seconds_per_epoch / record.runs_together)
     rows = []
-    for model in [*PAPER_TITLES, *sorted(set(errors) - set(PAPER_TITLES))]:
+    for model in [*TITLES, *sorted(set(errors) - set(TITLES))]:
         if model not in paper and model not in errors:
             continue
         ours = errors.get(model, {})
@@ -84,7 +83,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def header(experiment: Experiment) -> tuple[str, ...]:
-    return tuple(name.format(PAPER_TITLES[experiment.baseline]) for name in HEADER)
+    return tuple(name.format(TITLES[experiment.baseline]) for name in HEADER)
 
 
 def markdown(rows: Sequence[Row], experiment: Experiment) -> str:
