@@ -82,6 +82,7 @@ def test_fit_is_a_function_of_images_and_seed(kind):
     torch.rand(5)  # whatever happens to the global generator
     assert same_state(first, make(kind).fit(images))
     assert same_state(first, first.fit(images))
+    assert len(first.history) == QUICK.epochs
     assert not torch.equal(first.weight, make(kind, seed=1).fit(images).weight)
 
 

@@ -67,9 +67,14 @@ class SoftmaxClassifier:
 
     def predict(self, features: Tensor) -> Tensor:
         """The most probable class of each row of features."""
+        return self.scores(features).argmax(-1)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Log-probabilities of the classes, up to a constant of each row: (N, F) → (N, classes)."""
         if features.shape[-1] != len(self.weight):
             raise ValueError(f"`features` must have {len(self.weight)} columns, as learned, got {features.shape[-1]}")
-        return (features @ self.weight + self.bias).argmax(-1)
+        scores: Tensor = features @ self.weight + self.bias
+        return scores
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,13 @@ class Choice:
     """A classifier and how its penalty was chosen.
 
     Attributes:
-        classifier: learned from all training features with the penalty of the lowest error.
-        errors: on the held-out part in percent, one for each penalty.
+        classifier: learned from all training features with the penalty of the lowest held-out loss.
+        losses: mean cross-entropy of the held-out part for each penalty.
+        errors: of the held-out part in percent, for each penalty.
     """
 
     classifier: SoftmaxClassifier
+    losses: dict[float, float]
     errors: dict[float, float]
 
 
@@ -96,10 +103,13 @@ def choose_softmax(
 ) -> Choice:
     """Choose the penalty on a random part of the training set, then learn from the whole.
 
+    The loss decides, not the error: of a few hundred digits the error is a count of a few dozen, too coarse to rank
+    penalties by.
+
     Args:
         features: (N, F) of the training set.
         labels: (N,)
-        penalties: to choose from; of equally good ones the larger is taken.
+        penalties: to choose from.
         classes: how many there are.
         held_out: the part of the training set that is held out.
         seed: of that part.
@@ -112,14 +122,17 @@ def choose_softmax(
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
     count = max(1, round(held_out * len(labels)))
     rest, held = order[count:], order[:count]
+    losses: dict[float, float] = {}
     errors: dict[float, float] = {}
     path: dict[float, SoftmaxClassifier] = {}
     previous = None
     for penalty in sorted(penalties, reverse=True):  # each starts where a stronger penalty ended, which is near
         previous = path[penalty] = SoftmaxClassifier(penalty, classes).fit(features[rest], labels[rest], previous)
-        errors[penalty] = 100 * float((previous.predict(features[held]) != labels[held]).double().mean())
-    best = min(errors, key=lambda penalty: errors[penalty])
-    return Choice(SoftmaxClassifier(best, classes).fit(features, labels, path[best]), errors)
+        scores = previous.scores(features[held])
+        losses[penalty] = float(F.cross_entropy(scores, labels[held]))
+        errors[penalty] = 100 * float((scores.argmax(-1) != labels[held]).double().mean())
+    best = min(losses, key=lambda penalty: losses[penalty])
+    return Choice(SoftmaxClassifier(best, classes).fit(features, labels, path[best]), losses, errors)
 
 
 def _check_labelled(features: Tensor, labels: Tensor, classes: int) -> None:

@@ -24,12 +24,12 @@ CHUNK = 5000  # test images at a time: bounds the memory of their features
 
 @dataclass(frozen=True)
 class UnsupervisedSettings:
-    """What the models share, and the scales of the scale-invariant one.
+    """How a model is trained; those of a comparison share the units, the penalties and the held-out part.
 
     Attributes:
-        hidden: units of either RBM.
+        hidden: units of an RBM.
         scales: of the SI-RBM.
-        recipe: of either RBM.
+        recipe: of an RBM.
         penalties: of the classifier, to choose from.
         held_out: the part of the training digits on which the penalty is chosen.
     """
@@ -62,7 +62,7 @@ class UnsupervisedRun:
     Attributes:
         test_error: in percent.
         penalty: that was chosen.
-        held_out_errors: in percent, for each penalty.
+        held_out_losses, held_out_errors: of the held-out part for each penalty; the losses decided.
         reconstruction: mean squared error of reconstructions after each epoch; empty for pixels.
         epoch_seconds: of each epoch, for all folds together; empty for pixels.
         weights: by name, of the RBM and of the classifier.
@@ -72,6 +72,7 @@ class UnsupervisedRun:
 
     test_error: float
     penalty: float
+    held_out_losses: dict[float, float]
     held_out_errors: dict[float, float]
     reconstruction: list[float]
     epoch_seconds: list[float]
@@ -93,7 +94,7 @@ def train_unsupervised(
     Args:
         name: one of `UNSUPERVISED`.
         folds: on one device, with equally many training digits.
-        settings: shared by all models of a comparison.
+        settings: how to train.
         seed: of all that is random.
         watch: told of every epoch.
     """
@@ -142,6 +143,7 @@ def _classify(
     return UnsupervisedRun(
         test_error=100 * wrong / len(fold.test_labels),
         penalty=classifier.penalty,
+        held_out_losses=choice.losses,
         held_out_errors=choice.errors,
         reconstruction=[float(entry.reconstruction) for entry in history],
         epoch_seconds=[entry.seconds for entry in history],
