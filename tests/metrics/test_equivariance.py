@@ -30,9 +30,10 @@ def test_maps_that_follow_the_scale_have_no_error(model, scale):
     )
 
 
-def test_maps_that_stay_where_they_are_have_the_error_of_the_rescaling():
+@pytest.mark.parametrize("model", [nn.Identity(), Bias()], ids=["same", "bias"])
+def test_maps_that_stay_where_they_are_have_the_error_of_the_rescaling(model):
     """f(T x) = x where T x is expected: ‖x − x/2‖ / ‖x/2‖ = 1 at scale 2."""
-    network = nn.Sequential(nn.Identity())
+    network = nn.Sequential(model)
     assert equivariance_error(network, pattern(1), pattern(1), 2.0, ["0"], BLANK)["0"] == pytest.approx(1)
 
 
