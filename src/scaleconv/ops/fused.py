@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import Axis
+from .kernels.patches_back import add_patches_back
 from .kernels.resample import resample
 from .kernels.respond import respond
-from .kernels.tables import LevelBands, Tables, make_tables
+from .kernels.tables import Tables, make_tables
+from .kernels.way_back import DirectLevel, make_way_back
 from .kernels.weight_grad import weight_grad
 from .pool import is_channels_last
 from .signature import Signature
@@ -33,11 +34,12 @@ def fused_forward(
     tables = make_tables(signature, antialias, input.device)
     images, channels = input.shape[:2]
     shape = (signature.height.output_size, signature.width.output_size)
-    layout = torch.channels_last if is_channels_last(input) or is_channels_last(weight) else torch.contiguous_format
+    last = parts > 1 or is_channels_last(input) or is_channels_last(weight)
+    layout = torch.channels_last if last else torch.contiguous_format
     output = torch.empty(
         (images, signature.out_channels, *shape), dtype=input.dtype, device=input.device, memory_format=layout
     )
-    several = len(tables.levels) > 1
+    several = tables.levels > 1
     winner = torch.empty(
         (images if several else 0, tables.positions, signature.out_channels), dtype=torch.uint8, device=input.device
     )
@@ -48,7 +50,7 @@ def fused_forward(
             flat[filters],
             None if bias is None else bias[filters],
             output[some],
-            winner[some] if several else None,
+            winner[some],
             tables,
             signature.groups,
             count,
@@ -67,17 +69,17 @@ def fused_backward(
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the input and of the weight, each None if it is not needed."""
-    tables = make_tables(signature, antialias, input.device)
     won = winner.permute(0, 2, 3, 1).contiguous()  # (N, H0, W0, M)
     return (
-        _input_grad(grad, input, weight, won, signature, tables, parts) if needed[0] else None,
-        _weight_grad(grad, input, weight, won, signature, tables, parts) if needed[1] else None,
+        _input_grad(grad, input, weight, won, signature, antialias, parts) if needed[0] else None,
+        _weight_grad(grad, input, weight, won, signature, antialias, parts) if needed[1] else None,
     )
 
 
 def _weight_grad(
-    grad: Tensor, input: Tensor, weight: Tensor, won: Tensor, signature: Signature, tables: Tables, parts: int
+    grad: Tensor, input: Tensor, weight: Tensor, won: Tensor, signature: Signature, antialias: bool, parts: int
 ) -> Tensor:
+    tables = make_tables(signature, antialias, input.device)
     total = weight.new_empty((weight.shape[0], tables.taps), dtype=torch.float32)
     for number, (some, filters, count) in enumerate(
         _chunks(input, signature, tables.pyramid.pixels * input.shape[1], parts)
@@ -85,7 +87,7 @@ def _weight_grad(
         share = weight_grad(
             _pyramid(input[some], tables),
             _pixels(grad[some]).flatten(1, 2),
-            won[some].flatten(1, 2) if len(tables.levels) > 1 else None,
+            won[some].flatten(1, 2),
             tables,
             signature.groups,
             count,
@@ -102,62 +104,62 @@ def _weight_grad(
 
 
 def _input_grad(
-    grad: Tensor, input: Tensor, weight: Tensor, won: Tensor, signature: Signature, tables: Tables, parts: int
+    grad: Tensor, input: Tensor, weight: Tensor, won: Tensor, signature: Signature, antialias: bool, parts: int
 ) -> Tensor:
-    """Level by level: the gradient that the level won, spread over its responses, convolved back, and collected."""
+    tables = make_tables(signature, antialias, input.device)
+    way = make_way_back(signature, antialias, parts, input.device)
     result = torch.empty_like(input)
-    per_image = max(
-        level.response[0] * level.response[1] * signature.out_channels + level.size[0] * level.size[1] * input.shape[1]
-        for level in tables.levels
-    )
-    for some, filters, count in _chunks(input, signature, per_image, parts):
-        slope = _pixels(grad[some])
-        total = slope
-        for level in tables.levels:
-            share = slope
-            if len(tables.levels) > 1:
-                share = slope.new_empty((len(slope), *level.response, slope.shape[3]))
-                resample(slope, level.spread, share, winner=won[some], place=level.place)
-            back = _convolve_back(share, weight[filters], signature, level, count)
-            if level.place == 0:  # the identity lies on the input already
-                total = back
-            else:
-                resample(back, level.collect, total, add=True)
+    weight_last = weight.contiguous(memory_format=torch.channels_last)
+    flat = _flat_weight(weight, tables.offsets.shape[1])
+    columns = flat.unflatten(0, (parts, signature.groups, -1)).mT.contiguous()  # (parts, groups, taps, M / groups)
+    levels_need = max((level.elements(signature) for level in way.direct), default=0)
+    patches_need = len(way.patches) * tables.positions * tables.taps * signature.groups
+    for some, _, _ in _chunks(input, signature, levels_need, parts):
+        slope, won_here = _pixels(grad[some]), won[some]
+        total = slope.new_zeros((len(slope), *input.shape[2:], input.shape[1]))
+        for level in way.direct:
+            total = _add_level_back(total, slope, won_here, weight_last, signature, level)
+        for few, filters, count in _chunks(input[some], signature, patches_need, parts):
+            add_patches_back(
+                slope[few].flatten(1, 2),
+                won_here[few].flatten(1, 2),
+                columns[filters.start // signature.out_channels :][:count].flatten(0, 1),
+                total[few],
+                way.patches,
+                tables.taps,
+                signature.groups,
+                count,
+            )
         result[some] = total.permute(0, 3, 1, 2)
     return result
 
 
-def _convolve_back(grad: Tensor, weight: Tensor, signature: Signature, level: LevelBands, parts: int) -> Tensor:
-    """The transposed convolution, from a level's responses (N, h', w', M) to its pixels (N, h, w, C)."""
-    axes, groups = (signature.height, signature.width), signature.groups
-    if parts == 1:
-        missing = [
-            length - ((response - 1) * axis.stride - 2 * axis.padding[0] + axis.dilation * (axis.kernel - 1) + 1)
-            for axis, length, response in zip(axes, level.size, level.response, strict=True)
-        ]
-        back = F.conv_transpose2d(
-            grad.permute(0, 3, 1, 2),
-            weight.contiguous(memory_format=torch.channels_last),
-            stride=[axis.stride for axis in axes],
-            padding=[axis.padding[0] for axis in axes],
-            output_padding=[max(rows, 0) for rows in missing],
-            groups=groups,
-            dilation=[axis.dilation for axis in axes],
-        )
-        return _pixels(back[:, :, : level.size[0], : level.size[1]])  # uneven padding makes one too many
-    reach = [axis.dilation * (axis.kernel - 1) for axis in axes]
-    if any(axis.stride > 1 or max(axis.padding) > far for axis, far in zip(axes, reach, strict=True)):
-        pieces = zip(grad.chunk(parts), weight.chunk(parts), strict=True)
-        return torch.cat([_convolve_back(piece, filters, signature, level, 1) for piece, filters in pieces])
-    # With a stride of 1 it is a convolution with the flipped filters, which the forward kernel does for all parts.
-    height, width = (
-        Axis(response, axis.kernel, 1, (far - axis.padding[0], far - axis.padding[1]), axis.dilation)
-        for axis, response, far in zip(axes, level.response, reach, strict=True)
+def _add_level_back(
+    total: Tensor, grad: Tensor, won: Tensor, weight: Tensor, signature: Signature, level: DirectLevel
+) -> Tensor:
+    """Add the gradient that one level carries back, by a library's convolution; the identity starts the sum."""
+    share = grad
+    if len(won):
+        share = grad.new_empty((len(grad), *level.response, grad.shape[3]))
+        resample(grad, level.spread, share, winner=won, place=level.place)
+    axes = (signature.height, signature.width)
+    missing = [
+        length - ((response - 1) * axis.stride - 2 * axis.padding[0] + axis.dilation * (axis.kernel - 1) + 1)
+        for axis, length, response in zip(axes, level.size, level.response, strict=True)
+    ]
+    back = F.conv_transpose2d(
+        share.permute(0, 3, 1, 2),
+        weight,
+        stride=[axis.stride for axis in axes],
+        padding=[axis.padding[0] for axis in axes],
+        output_padding=[max(rows, 0) for rows in missing],
+        dilation=[axis.dilation for axis in axes],
     )
-    back_signature = Signature(height, width, (1.0,), signature.out_channels, signature.in_channels, groups)
-    flipped = weight.unflatten(0, (parts * groups, -1)).transpose(1, 2).flip(-1, -2).flatten(0, 1)
-    back, _ = fused_forward(grad.permute(0, 3, 1, 2), flipped, None, back_signature, parts, antialias=False)
-    return _pixels(back)
+    pixels = _pixels(back[:, :, : level.size[0], : level.size[1]])  # uneven padding makes one too many
+    if level.place == 0:
+        return pixels
+    resample(pixels, level.collect, total, add=True)
+    return total
 
 
 def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> Iterator[tuple[slice, slice, int]]:
@@ -165,16 +167,14 @@ def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> 
     images, filters = len(input), signature.out_channels
     outputs = images * filters * signature.height.output_size * signature.width.output_size
     allowed = max(int(WORKSPACE * (input.numel() + outputs)), LITTLE // input.element_size())
-    pieces = -(-images * per_image // min(allowed, LARGEST))
-    if parts == 1:
-        step = max(1, images // max(pieces, 1))
-        for start in range(0, images, step):
-            yield slice(start, start + step), slice(None), 1
-        return
-    size, step = images // parts, max(1, parts // max(pieces, 1))
-    for start in range(0, parts, step):
-        count = min(step, parts - start)
-        yield slice(start * size, (start + count) * size), slice(start * filters, (start + count) * filters), count
+    pieces = max(1, -(-images * per_image // min(allowed, LARGEST)))
+    units = images if parts == 1 else parts
+    step = max(1, -(-units // pieces))
+    for start in range(0, units, step):
+        count = min(step, units - start)
+        size = images // units
+        one = slice(0, filters) if parts == 1 else slice(start * filters, (start + count) * filters)
+        yield slice(start * size, (start + count) * size), one, 1 if parts == 1 else count
 
 
 def _pyramid(images: Tensor, tables: Tables) -> Tensor:

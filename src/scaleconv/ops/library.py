@@ -83,7 +83,7 @@ def _(input, weight, bias, stride, padding, dilation, groups, parts, scales, ant
     signature, _, _ = _plan(input, weight, settings)
     images, filters = input.shape[0], signature.out_channels
     shape = (signature.height.output_size, signature.width.output_size)
-    last = is_channels_last(input) or is_channels_last(weight)
+    last = parts > 1 or is_channels_last(input) or is_channels_last(weight)
     output = input.new_empty((images, *shape, filters)).permute(0, 3, 1, 2)
     several = len(signature.plan.levels) > 1
     winner = input.new_empty((images if several else 0, *shape, filters), dtype=torch.uint8).permute(0, 3, 1, 2)

@@ -149,7 +149,7 @@ def respond(
     weight: Tensor,
     bias: Tensor | None,
     output: Tensor,
-    winner: Tensor | None,
+    winner: Tensor,
     tables: Tables,
     groups: int,
     parts: int,
@@ -162,7 +162,7 @@ def respond(
         weight: (parts · M, padded taps), contiguous; part i of the batch is convolved with the i-th M filters.
         bias: (parts · M) or None.
         output: (N, M, H0, W0), of any strides whose last two dimensions can be seen as one.
-        winner: (N, positions, M), contiguous; None if there is one level.
+        winner: (N, positions, M), contiguous; not used if there is one level.
         groups, parts: of the channels, and of the batch.
         blocks: positions, filters and taps at a time, warps and stages; chosen by the sizes if None.
     """
@@ -179,11 +179,11 @@ def respond(
         groups * parts,
     )
     _respond[grid](
-        pyramid, weight, weight if bias is None else bias, output, output if winner is None else winner,
+        pyramid, weight, weight if bias is None else bias, output, winner,
         tables.where, tables.right, tables.below, tables.row_steps, tables.offsets, tables.wins_ties,
         images, tables.positions, filters, per_group, groups, tables.col_step, channels, pixels * channels,
         weight.shape[1], output.stride(0), output.stride(1), output.stride(3),
-        TAPS=tables.taps, LEVELS=len(tables.levels), HAS_BIAS=bias is not None,
+        TAPS=tables.taps, LEVELS=tables.levels, HAS_BIAS=bias is not None,
         VECTOR=vector_width(per_group, pyramid.dtype), ALIGNED=per_group % block_k == 0, PRECISION=precision(),
         BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k,
         num_warps=warps, num_stages=stages, maxnreg=registers,

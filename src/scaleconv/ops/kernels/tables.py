@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..cache import BoundedCache
 from ..geometry import Axis, AxisLevel, Level
-from ..resample import align_matrix, transform_matrix
+from ..resample import transform_matrix
 from ..signature import Signature
 
 TAPS_MULTIPLE = 128  # the taps of a filter are padded with zeros to a multiple of every block size
@@ -50,24 +50,6 @@ class Bands:
 
 
 @dataclass(frozen=True)
-class LevelBands:
-    """The way back of one level, from the output to its responses and from its pixels to the input.
-
-    Attributes:
-        place: of the level in the plan, and so its value in the winner map.
-        response, size: of the level, (height, width).
-        spread: takes a gradient on the output to the level's responses (transposed alignment).
-        collect: takes a gradient on the level's pixels to the input (transposed rescaling).
-    """
-
-    place: int
-    response: tuple[int, int]
-    size: tuple[int, int]
-    spread: Bands
-    collect: Bands
-
-
-@dataclass(frozen=True)
 class Tables:
     """All tables of a call, on one device.
 
@@ -80,7 +62,7 @@ class Tables:
         col_step: and to the one on its right.
         offsets: (levels, taps), elements from the first tap of a patch to each of its taps.
         wins_ties: for each level, whether it wins where it only equals the levels before it.
-        levels: the way back of each level.
+        levels: how many take part.
         positions: outputs per image and channel.
         taps: of a filter, without the padding.
     """
@@ -93,15 +75,14 @@ class Tables:
     col_step: int
     offsets: Tensor
     wins_ties: Tensor
-    levels: tuple[LevelBands, ...]
+    levels: int
     positions: int
     taps: int
 
     @property
     def nbytes(self) -> int:
         own = (self.where, self.right, self.below, self.row_steps, self.offsets, self.wins_ties)
-        bands = [self.pyramid, *(b for level in self.levels for b in (level.spread, level.collect))]
-        return sum(table.nbytes for table in own) + sum(band.nbytes for band in bands)
+        return sum(table.nbytes for table in own) + self.pyramid.nbytes
 
 
 TABLES: BoundedCache[Tables] = BoundedCache(entries=128, nbytes=256 * 2**20)
@@ -124,7 +105,7 @@ def _make_tables(signature: Signature, antialias: bool, device: torch.device) ->
     starts = [0, *accumulate(h * w for h, w in padded)]
     pyramid_rows, pyramid_cols = [], []
     for level in levels:
-        support = max(1.0, 1 / level.scale) if antialias else 1.0
+        support = level_support(level, antialias)
         pyramid_rows.append(_framed(transform_matrix(height, level.height, support), height))
         pyramid_cols.append(_framed(transform_matrix(width, level.width, support), width))
     kernel = (height.kernel, width.kernel)
@@ -153,7 +134,7 @@ def _make_tables(signature: Signature, antialias: bool, device: torch.device) ->
         return tensor.to(device, dtype).contiguous()
 
     return Tables(
-        pyramid=_bands(pyramid_rows, pyramid_cols, device),
+        pyramid=make_bands(pyramid_rows, pyramid_cols, device),
         where=on_device(where, torch.int32),
         right=on_device(right, torch.float32),
         below=on_device(below, torch.float32),
@@ -161,10 +142,15 @@ def _make_tables(signature: Signature, antialias: bool, device: torch.device) ->
         col_step=width.stride,
         offsets=on_device(torch.stack([tap_offsets(w) for _, w in padded]), torch.int32),
         wins_ties=on_device(torch.tensor([level.wins_ties for level in levels]), torch.int32),
-        levels=tuple(_level_bands(signature, i, level, antialias, device) for i, level in enumerate(levels)),
+        levels=len(levels),
         positions=height.output_size * width.output_size,
         taps=taps,
     )
+
+
+def level_support(level: Level, antialias: bool) -> float:
+    """Pixels to each side that a sample of the level takes in."""
+    return max(1.0, 1 / level.scale) if antialias else 1.0
 
 
 def _padded_size(signature: Signature, level: Level) -> tuple[int, int]:
@@ -189,24 +175,7 @@ def _responses(axis: Axis, level: AxisLevel) -> tuple[Tensor, Tensor]:
     return first, weight
 
 
-def _level_bands(signature: Signature, place: int, level: Level, antialias: bool, device: torch.device) -> LevelBands:
-    height, width = (signature.height, level.height), (signature.width, level.width)
-    support = max(1.0, 1 / level.scale) if antialias else 1.0
-
-    def spread(axis: Axis, on: AxisLevel) -> Tensor:
-        before, after = on.covered[0], axis.output_size - on.covered[1]
-        return F.pad(align_matrix(on), (0, 0, before, after)).mT  # (responses, outputs)
-
-    return LevelBands(
-        place=place,
-        response=(level.height.response_size, level.width.response_size),
-        size=(level.height.size, level.width.size),
-        spread=_bands([spread(*height)], [spread(*width)], device),
-        collect=_bands([transform_matrix(*height, support).mT], [transform_matrix(*width, support).mT], device),
-    )
-
-
-def _bands(rows: list[Tensor], cols: list[Tensor], device: torch.device) -> Bands:
+def make_bands(rows: list[Tensor], cols: list[Tensor], device: torch.device) -> Bands:
     """Bands of the images that these matrices make, one after the other."""
     row_first, row_weights = _concatenate(rows)
     col_first, col_weights = _concatenate(cols)

@@ -67,7 +67,7 @@ def _weight_grad(
 def weight_grad(
     pyramid: Tensor,
     grad: Tensor,
-    winner: Tensor | None,
+    winner: Tensor,
     tables: Tables,
     groups: int,
     parts: int,
@@ -79,7 +79,7 @@ def weight_grad(
     Args:
         pyramid: (N, pixels, C), contiguous.
         grad: (N, positions, M), contiguous.
-        winner: the same; None if there is one level.
+        winner: the same; not used if there is one level.
         groups, parts: of the channels, and of the batch.
         blocks: positions, filters and taps at a time, warps and stages.
         splits: programs that share the positions.
@@ -97,10 +97,10 @@ def weight_grad(
     if total:
         grid = (triton.cdiv(tables.taps, block_k), triton.cdiv(filters, block_m), groups * parts * splits)
         _weight_grad[grid](
-            pyramid, grad, grad if winner is None else winner, sums,
+            pyramid, grad, winner, sums,
             tables.where, tables.right, tables.below, tables.row_steps, tables.offsets,
             images, tables.positions, filters, per_group, groups, tables.col_step, channels, pixels * channels,
-            padded_taps, rows_per_split, splits, TAPS=tables.taps, LEVELS=len(tables.levels),
+            padded_taps, rows_per_split, splits, TAPS=tables.taps, LEVELS=tables.levels,
             VECTOR=vector_width(per_group, pyramid.dtype), ALIGNED=per_group % block_k == 0, PRECISION=precision(),
             BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
         )  # fmt: skip
