@@ -28,23 +28,34 @@ def digits():
         yield store
 
 
-def test_errors_at_each_scale_are_those_of_the_digits_rescaled_by_hand(tmp_path, digits):
+def awake(run):
+    """A network whose answers depend on the image, without training: its weights are large."""
+    network = run.network()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(30)
+    return network
+
+
+def test_errors_at_each_scale_are_those_of_the_digits_rescaled_by_hand(digits):
+    (run,) = plan_runs(load_experiment("fig5a", "quick", {**DRAWN, "models": ["convnet"], "folds": [1]}))
+    network, seen, originals = awake(run), digits.of(run.settings.data, 1), embedded_digits()
+    found = measure(run, network, seen)["test_error"]
+    assert found.x == [0.5, 1.0, 1.6]
+    chosen = divide(originals.labels, run.settings.data, 1).test[:60]
+    for scale, error in zip(found.x, found.y, strict=True):
+        images = make_scaled(originals.images[chosen], scale, 40, truncate="allow") - seen.mean
+        with torch.no_grad():
+            wrong = (network(images).argmax(1) != originals.labels[chosen]).sum().item()
+        assert error == pytest.approx(100 * wrong / 60)
+    assert len(set(found.y)) > 1
+
+
+def test_the_error_of_a_run_tested_at_many_scales_is_their_mean(tmp_path):
     loaded = load_experiment("fig5a", "quick", {**DRAWN, "models": ["convnet"], "folds": [1]})
     (record,) = run_experiment(loaded, tmp_path / "fig5a-tiny")
-    assert record.series["test_error"].x == [0.5, 1.0, 1.6]
     assert record.test_error == pytest.approx(sum(record.series["test_error"].y) / 3)
-
-    originals, (run,) = embedded_digits(), plan_runs(loaded)
-    split = divide(originals.labels, run.settings.data, 1)
-    network = run.network()
-    weights = runner.load_checkpoint(run.weights(tmp_path / "fig5a-tiny")).tensors
-    network.load_state_dict(weights)
-    mean = digits.of(run.settings.data, 1).mean
-    for scale, error in zip(record.series["test_error"].x, record.series["test_error"].y, strict=True):
-        images = make_scaled(originals.images[split.test[:60]], scale, 40, truncate="allow") - mean
-        with torch.no_grad():
-            wrong = (network(images).argmax(1) != originals.labels[split.test[:60]]).sum().item()
-        assert error == pytest.approx(100 * wrong / 60)
+    assert record.history[-1].test_error is not None  # at scales as in training
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +118,17 @@ def test_invariance_has_a_score_per_layer_trained_and_random(results):
         assert record.series["trained"].x == record.series["random"].x == [1, 2, 3, 4, 5]
         assert all(0 <= score <= 100 for series in record.series.values() for score in series.y)
     assert convnet.series["random"].y != si.series["random"].y
+
+
+def test_the_control_is_the_network_before_training(digits):
+    run = plan_runs(load_experiment("fig3", "quick", TINY))[-1]
+    seen = digits.of(run.settings.data, run.fold)
+    fresh, changed = measure(run, run.network(), seen), measure(run, awake(run), seen)
+    assert fresh["trained"] == fresh["random"] == changed["random"]
+    network = run.network()
+    with torch.no_grad():
+        network.stages.conv1.weight.neg_()
+    assert measure(run, network, seen)["trained"] != fresh["random"]
 
 
 def test_winners_of_a_filter_that_knows_its_size(digits):

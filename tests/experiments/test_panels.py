@@ -150,6 +150,14 @@ def test_claims_that_do_not_hold_are_said_not_to():
         assert not any(claim.holds for claim in found)
 
 
+def test_one_layer_below_is_enough_for_no():
+    scores = {"convnet": (10, 20, 30), "si_convnet": (15, 19, 35)}
+    records = [record(model, series={"trained": ((1, 2, 3), values)}) for model, values in scores.items()]
+    (claim,) = claims("fig3", records).values()
+    assert not claim.holds
+    assert "19.0 against 20.0" in claim.ours
+
+
 def test_claims_about_table_1_compare_with_the_spread_of_the_paper():
     records = [record(m, f, e) for m, e in (("convnet", 3.6), ("si_convnet", 3.4), ("hierarchical", 9)) for f in (0, 1)]
     found = claims("table1", records)

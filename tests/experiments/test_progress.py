@@ -32,7 +32,13 @@ def test_a_terminal_sees_how_many_runs_and_of_each_epoch_loss_last_error_and_rat
 
 
 def test_runs_that_are_finished_leave_the_board():
-    assert "ConvNet, 4, 8, fold 0" not in shown(True).splitlines()[-1]
+    first, second, *_ = plan_runs(load_experiment("fig4a", "quick"))
+    with Board(Console(file=io.StringIO(), force_terminal=True)) as board:
+        board.plan("fig4a", 18)
+        board.begin(first, 0)
+        board.begin(second, 0)
+        board.end(first.title)
+        assert [task.description for task in board.progress.tasks] == ["fig4a", second.title]
 
 
 def test_anything_else_sees_nothing():
