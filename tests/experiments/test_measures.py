@@ -123,12 +123,11 @@ def test_invariance_has_a_score_per_layer_trained_and_random(results):
 def test_the_control_is_the_network_before_training(digits):
     run = plan_runs(load_experiment("fig3", "quick", TINY))[-1]
     seen = digits.of(run.settings.data, run.fold)
-    fresh, changed = measure(run, run.network(), seen), measure(run, awake(run), seen)
-    assert fresh["trained"] == fresh["random"] == changed["random"]
     network = run.network()
     with torch.no_grad():
         network.stages.conv1.weight.neg_()
-    assert measure(run, network, seen)["trained"] != fresh["random"]
+    fresh, changed = measure(run, run.network(), seen), measure(run, network, seen)
+    assert fresh["trained"] == fresh["random"] == changed["random"] != changed["trained"]
 
 
 def test_winners_of_a_filter_that_knows_its_size(digits):
