@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -42,6 +43,7 @@ def current_backend() -> str:
 
 
 @torch.compiler.assume_constant_result
+@lru_cache(maxsize=64)
 def missing_for_kernels(device: torch.device, dtype: torch.dtype) -> str | None:
     """What keeps the fused kernels from such a tensor; None if nothing does."""
     if dtype not in KERNEL_TYPES:

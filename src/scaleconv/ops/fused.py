@@ -22,7 +22,7 @@ from .pool import is_channels_last
 from .signature import Signature
 
 # What is made for a chunk of images takes at most so many times the memory of input and output, unless that is little.
-WORKSPACE = 2.0
+WORKSPACE = 1.8
 LITTLE = 16 * 2**20
 LARGEST = 2**31 - 1  # the kernels count elements in 32 bits
 

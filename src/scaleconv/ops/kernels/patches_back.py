@@ -54,28 +54,30 @@ def _collect(
     BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(2)
-    pixel = tl.program_id(0) * BLOCK_X + tl.arange(0, BLOCK_X)
+    row = tl.program_id(0) % HEIGHT
+    col = tl.program_id(0) // HEIGHT * BLOCK_X + tl.arange(0, BLOCK_X)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    inside = pixel < HEIGHT * WIDTH
-    here = inside[:, None] & (channel < CHANNELS)[None, :]
-    row, col = tl.where(inside, pixel // WIDTH, 0), pixel % WIDTH
-    within = channel // PER_GROUP * TAPS + channel % PER_GROUP
-    to = result + (image * (HEIGHT * WIDTH) + pixel)[:, None] * CHANNELS + channel[None, :]
-    total = tl.load(to, mask=here, other=0).to(tl.float32)
+    inside = col < WIDTH
+    real = (channel < CHANNELS)[None, :]
+    within = (channel // PER_GROUP * TAPS + channel % PER_GROUP)[None, :]
+    to = result + ((image * HEIGHT + row) * WIDTH + col)[:, None] * CHANNELS + channel[None, :]
+    total = tl.load(to, mask=inside[:, None] & real, other=0).to(tl.float32)
     for level in range(0, levels):
         start = (image * levels + level) * level_stride
-        for i in range(0, tl.load(row_counts + level)):
-            row_entry = (level * HEIGHT + row) * ROWS + i
-            from_row = start + tl.load(row_offsets + row_entry)
-            row_weight = tl.load(row_weights + row_entry)
-            for j in range(0, tl.load(col_counts + level)):
-                col_entry = (level * WIDTH + col) * COLS + j
-                offset = from_row + tl.load(col_offsets + col_entry)
-                weight = (row_weight * tl.load(col_weights + col_entry))[:, None]
-                index = tl.multiple_of(offset[:, None] + within[None, :], (1, VECTOR))
-                value = tl.load(products + tl.max_contiguous(index, (1, VECTOR)), mask=here & (weight != 0), other=0)
-                total += value.to(tl.float32) * weight
-    tl.store(to, total.to(result.dtype.element_ty), mask=here)
+        row_entry = (level * HEIGHT + row) * ROWS
+        rows = tl.load(row_counts + level * HEIGHT + row)
+        for j in range(0, tl.load(col_counts + level)):
+            col_entry = (level * WIDTH + col) * COLS + j
+            col_weight = tl.load(col_weights + col_entry, mask=inside, other=0.0)[:, None]
+            from_col = start + tl.load(col_offsets + col_entry, mask=inside, other=0)[:, None]
+            taken = (col_weight != 0) & real
+            line = tl.zeros((BLOCK_X, BLOCK_C), dtype=tl.float32)
+            for i in range(0, rows):
+                index = tl.multiple_of(from_col + tl.load(row_offsets + row_entry + i) + within, (1, VECTOR))
+                value = tl.load(products + tl.max_contiguous(index, (1, VECTOR)), mask=taken, other=0)
+                line += value.to(tl.float32) * tl.load(row_weights + row_entry + i)
+            total += line * col_weight
+    tl.store(to, total.to(result.dtype.element_ty), mask=inside[:, None] & real)
 
 
 def add_patches_back(
@@ -114,8 +116,8 @@ def add_patches_back(
     per_group = channels // groups
     vector = vector_width(per_group, grad.dtype)
     block_c = min(triton.next_power_of_2(channels), 64)
-    block_x = 512 // block_c if vector == 1 else 128 * vector // block_c
-    grid = (triton.cdiv(height * width, block_x), triton.cdiv(channels, block_c), images)
+    block_x = min(triton.next_power_of_2(width), max(1, 1024 // block_c))
+    grid = (triton.cdiv(width, block_x) * height, triton.cdiv(channels, block_c), images)
     _collect[grid](
         products, result, tables.row_offsets, tables.row_weights, tables.col_offsets, tables.col_weights,
         tables.row_counts, tables.col_counts, positions * groups * taps, levels,

@@ -53,7 +53,8 @@ class PatchLevels:
         row_offsets, row_weights: (levels, height, entries); for each row of the input, where the gradients of patches
             lie that it takes part in, and with what weight; those without weight come last.
         col_offsets, col_weights: the same for its columns.
-        row_counts, col_counts: for each level, entries that have weight in any row or column.
+        row_counts: (levels, height), entries that have weight in each row.
+        col_counts: for each level, entries that have weight in any column.
     """
 
     places: Tensor
@@ -146,8 +147,11 @@ def _patch_levels(
         support = level_support(level, antialias)
         rows.append(_entries(height, level.height, support, width.output_size * patch, width.kernel * per_group))
         cols.append(_entries(width, level.width, support, patch, per_group))
-    row_offsets, row_weights, row_counts = _stack(rows, height.length, device)
-    col_offsets, col_weights, col_counts = _stack(cols, width.length, device)
+    row_offsets, row_weights = _stack(rows, height.length, device)
+    col_offsets, col_weights = _stack(cols, width.length, device)
+    row_counts = (row_weights != 0).sum(2, dtype=torch.int32)
+    col_counts = (col_weights != 0).sum(2, dtype=torch.int32)
+    col_counts = col_counts.amax(1) if len(levels) else col_counts
     places = torch.tensor([place for place, _ in levels], dtype=torch.int32, device=device)
     return PatchLevels(places, row_offsets, row_weights, col_offsets, col_weights, row_counts, col_counts)
 
@@ -163,12 +167,11 @@ def _entries(
     return (position * position_stride + tap * tap_stride)[order], weights.gather(1, order)
 
 
-def _stack(entries: list[tuple[Tensor, Tensor]], length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _stack(entries: list[tuple[Tensor, Tensor]], length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     counts = [int((weights != 0).sum(1).max()) for _, weights in entries]
-    widest = max(counts, default=0)
-    offsets = torch.zeros((len(entries), length, widest), dtype=torch.int32)
-    values = torch.zeros((len(entries), length, widest), dtype=torch.float32)
+    offsets = torch.zeros((len(entries), length, max(counts, default=0)), dtype=torch.int32)
+    values = torch.zeros(offsets.shape, dtype=torch.float32)
     for index, ((offset, weights), count) in enumerate(zip(entries, counts, strict=True)):
         offsets[index, :, :count] = offset[:, :count]
         values[index, :, :count] = weights[:, :count]
-    return offsets.to(device), values.to(device), torch.tensor(counts, dtype=torch.int32, device=device)
+    return offsets.to(device), values.to(device)

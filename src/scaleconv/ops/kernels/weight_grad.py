@@ -112,8 +112,10 @@ def choose_blocks(filters: int, channels: int, dtype: torch.dtype) -> Blocks:
     block_m = min(max(triton.next_power_of_2(filters), 16), 128 if dtype == torch.float32 else 256)
     if block_m > 64:
         return (64, block_m, 128, 8, 1, None) if dtype == torch.float32 else (64, block_m, 64, 8, 2, None)
-    if channels == 1:
+    if channels == 1 and block_m > 16:
         return 64, block_m, 64, 4, 1, None
+    if block_m == 16:
+        return 32, block_m, 128, 4, 1, None
     return (32, block_m, 128, 4, 1, None) if dtype == torch.float32 else (64, block_m, 64, 8, 2, None)
 
 
