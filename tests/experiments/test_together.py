@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from scaleconv.experiments.config import TrainingConfig
+from scaleconv.experiments.stacked import Stack
 from scaleconv.experiments.together import Together
 from scaleconv.experiments.training import Trainer
 from scaleconv.models import Shape, make_model
@@ -65,6 +66,31 @@ def test_on_the_cpu_each_fold_ends_as_if_alone():
         Together([alone]).epoch(1)
         assert torch.equal(weights(trainer), weights(alone))
         assert trainer.mean_loss() == alone.mean_loss() > 0
+
+
+@pytest.mark.parametrize("model", ["convnet", "si_convnet", "hierarchical", "ensemble"])
+def test_stacked_runs_take_the_steps_each_would_take_alone(model):
+    stacked, alone = ([make_trainer(model, fold, "cpu") for fold in range(2)] for _ in range(2))
+    for trainer in (*stacked, *alone):
+        trainer.network.double()
+        trainer.images = trainer.images.double()
+        trainer.begin_epoch(3)
+    alone[0].step()  # a run that has momentum already keeps it
+    stacked[0].step()
+    stacked[0].cursor.zero_()
+    alone[0].cursor.zero_()
+    stack = Stack(stacked)
+    for _ in range(2):
+        stack.step()
+    for together, single in zip(stacked, alone, strict=True):
+        for _ in range(2):
+            single.step()
+        state = together.state()
+        assert state.keys() == single.state().keys()
+        for name, tensor in single.state().items():
+            torch.testing.assert_close(state[name], tensor, rtol=0, atol=1e-12)
+        assert together.loss.item() == pytest.approx(single.loss.item())
+    assert not torch.equal(weights(stacked[0]), weights(stacked[1]))
 
 
 def test_runs_with_different_numbers_of_batches_are_refused():

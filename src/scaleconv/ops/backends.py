@@ -43,9 +43,13 @@ def current_backend() -> str:
 
 
 @torch.compiler.assume_constant_result
-@lru_cache(maxsize=64)
 def missing_for_kernels(device: torch.device, dtype: torch.dtype) -> str | None:
     """What keeps the fused kernels from such a tensor; None if nothing does."""
+    return _missing(device, dtype)
+
+
+@lru_cache(maxsize=64)
+def _missing(device: torch.device, dtype: torch.dtype) -> str | None:
     if dtype not in KERNEL_TYPES:
         return f"a type among {', '.join(str(kind) for kind in KERNEL_TYPES)}, got {dtype}"
     if find_spec("triton") is None:

@@ -167,7 +167,7 @@ def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> 
     images, filters = len(input), signature.out_channels
     outputs = images * filters * signature.height.output_size * signature.width.output_size
     allowed = max(int(WORKSPACE * (input.numel() + outputs)), LITTLE // input.element_size())
-    pieces = max(1, -(-images * per_image // min(allowed, LARGEST)))
+    pieces = max(1, -(-images * per_image // min(allowed, LARGEST)), -(-outputs // LARGEST))
     units = images if parts == 1 else parts
     step = max(1, -(-units // pieces))
     for start in range(0, units, step):

@@ -1,0 +1,271 @@
+"""The fused kernels against float64: on a GPU as they are, elsewhere through Triton's interpreter."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+import reference
+from scaleconv import DEFAULT_SCALES, SIConv2d, si_conv2d
+from scaleconv.ops import library
+from scaleconv.ops.backends import backend
+from scaleconv.ops.levels import level_maps
+from scaleconv.ops.pool import pool_backward
+from scaleconv.ops.signature import make_signature
+from tolerance import assert_close
+
+pytest.importorskip("triton")
+from scaleconv.ops import fused
+from scaleconv.ops.kernels import way_back
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GOLDEN = Path(__file__).parents[1] / "golden" / "si_conv2d.npz"
+ARGUMENTS = (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1), ("scales", DEFAULT_SCALES))
+CALLS = {
+    "one channel": ((2, 1, 12, 11), (5, 1, 5, 5), {}),
+    "padded": ((2, 8, 6, 7), (20, 8, 3, 3), {"padding": 1}),
+    "strided groups": ((1, 6, 9, 7), (6, 3, 3, 5), {"stride": (2, 1), "padding": (1, 2), "groups": 2}),
+    "dilated": ((1, 3, 9, 8), (4, 3, 3, 2), {"dilation": (2, 1), "padding": 1}),
+    "same, even kernel": ((1, 5, 6, 7), (4, 5, 4, 3), {"padding": "same"}),
+    "depthwise": ((1, 3, 7, 6), (3, 1, 3, 3), {"padding": 1, "groups": 3}),
+    "empty": ((0, 4, 9, 10), (4, 4, 3, 3), {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def whole_float32():
+    """Products of float32 as such: TF32 has the accuracy of a 16-bit type."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def random(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(DEVICE, dtype)
+
+
+def leaves_of(shape, weight_shape, dtype=torch.float32):
+    shapes = (shape, weight_shape, weight_shape[:1])
+    return [random(*s, seed=seed, dtype=dtype).requires_grad_() for seed, s in enumerate(shapes)]
+
+
+def by_kernels(leaves, call, **further):
+    with backend("triton"):
+        return si_conv2d(*leaves, **call, **further)
+
+
+def sign(leaves, call):
+    return make_signature(leaves[0].shape, leaves[1].shape, *(call.get(name, default) for name, default in ARGUMENTS))
+
+
+def expected_grads(leaves, call, sent):
+    """In float64, for the winners that the kernels found: those of a 16-bit type are others here and there."""
+    signature = sign(leaves, call)
+    _, winner = by_kernels(leaves, call, return_winner=True)
+    place_of = torch.zeros(len(signature.scales), dtype=torch.uint8, device=winner.device)
+    for place, level in enumerate(signature.plan.levels):
+        place_of[level.index] = place
+    levels = level_maps(signature, False, torch.float64, winner.device)
+    exact = [leaf.detach().double() for leaf in leaves[:2]]
+    return pool_backward(sent.double(), *exact, place_of[winner.int()], levels, (True, True, True))
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_golden_cases(case):
+    golden = np.load(GOLDEN)
+    names = [name for name in ("input", "weight", "bias") if f"{case}/{name}" in golden]
+    leaves = [torch.from_numpy(golden[f"{case}/{name}"]).to(DEVICE, torch.float32) for name in names]
+    output, winner = by_kernels(leaves, json.loads(str(golden[f"{case}/spec"])), return_winner=True)
+    assert_close(output.cpu(), torch.from_numpy(golden[f"{case}/output"]), torch.float32)
+    other = winner.cpu() != torch.from_numpy(golden[f"{case}/winner"])
+    assert other.double().mean() < 1e-3  # where two levels are equal in float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("shape", "weight_shape", "call"), CALLS.values(), ids=CALLS)
+def test_output_and_gradients_agree_with_float64(shape, weight_shape, call, dtype):
+    if dtype == torch.bfloat16 and DEVICE == "cpu":
+        pytest.skip("the interpreter knows no bfloat16; needs a GPU")
+    leaves = leaves_of(shape, weight_shape, dtype)
+    output = by_kernels(leaves, call)
+    assert_close(output.cpu(), si_conv2d(*(leaf.detach().double() for leaf in leaves), **call).cpu(), dtype)
+    sent = random(*output.shape, seed=9, dtype=dtype)
+    grads = torch.autograd.grad(output, leaves, sent)
+    for got, true in zip(grads, expected_grads(leaves, call, sent), strict=True):
+        assert got.dtype == dtype
+        assert_close(got.cpu(), true.cpu(), dtype)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    size=st.tuples(st.integers(5, 11), st.integers(5, 11)),
+    channels=st.integers(1, 4),
+    maps=st.integers(1, 5),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 2),
+    scales=st.sampled_from([DEFAULT_SCALES, (1, 0.5, 2), (3, 1), (1.3, 0.7, 1)]),
+    seed=st.integers(0, 99),
+)
+def test_random_calls_agree_with_the_loops(size, channels, maps, kernel, stride, padding, scales, seed):
+    leaves = [random(1, channels, *size, seed=seed), random(maps, channels, *kernel, seed=seed + 1)]
+    call = {"stride": stride, "padding": padding, "scales": scales}
+    assume(min(n + 2 * padding - k for n, k in zip(size, kernel, strict=True)) >= 0)
+    assume(len(sign(leaves, call).plan.levels) > 1)  # a single level is conv2d
+    output, winner = (result.cpu() for result in by_kernels(leaves, call, return_winner=True))
+    exact = [leaf.double().cpu().numpy() for leaf in leaves]
+    pads = ((padding, padding), (padding, padding))
+    aligned = reference.si_conv2d(*exact, np.zeros(maps), (stride, stride), pads, (1, 1), 1, scales)
+    assert_close(output, torch.from_numpy(aligned.max(0)), torch.float32)
+    clear = reference.gap(aligned) > 1e-4
+    assert np.array_equal(winner.numpy()[clear], aligned.argmax(0)[clear])
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_gradients_of_the_input_are_the_same_in_either_order(direct, monkeypatch):
+    monkeypatch.setattr(way_back, "_prefers_direct", lambda *_: direct)
+    way_back.WAYS_BACK.clear()
+    for name in ("padded", "dilated", "same, even kernel"):
+        shape, weight_shape, call = CALLS[name]
+        leaves = leaves_of(shape, weight_shape)
+        output = by_kernels(leaves, call)
+        sent = random(*output.shape, seed=9)
+        (got,) = torch.autograd.grad(output, leaves[:1], sent)
+        assert_close(got.cpu(), expected_grads(leaves, call, sent)[0].cpu(), torch.float32)
+        signature = sign(leaves, call)
+        way = way_back.make_way_back(signature, False, 1, got.device)
+        assert (len(way.direct), len(way.patches)) == ((6, 0) if direct else (0, 6))
+    way_back.WAYS_BACK.clear()
+
+
+def test_images_in_chunks_give_the_same_bits_as_all_at_once(monkeypatch):
+    leaves = leaves_of((5, 3, 6, 5), (4, 3, 3, 3))
+    whole = by_kernels(leaves, {})
+    sent = random(*whole.shape, seed=9)
+    grads = torch.autograd.grad(whole, leaves, sent)
+    monkeypatch.setattr(fused, "WORKSPACE", 4)
+    monkeypatch.setattr(fused, "LITTLE", 0)
+    chunks = []
+    some = fused._chunks
+    monkeypatch.setattr(fused, "_chunks", lambda *a: (chunks.append(1) or chunk for chunk in some(*a)))
+    pieces = by_kernels(leaves, {})
+    assert len(chunks) > 1
+    assert torch.equal(whole, pieces)
+    for a, b in zip(grads, torch.autograd.grad(pieces, leaves, sent), strict=True):
+        assert_close(a.cpu(), b.cpu())
+
+
+def test_repeated_calls_give_the_same_bits():
+    runs = []
+    for _ in range(2):
+        leaves = leaves_of((2, 4, 6, 7), (5, 4, 3, 3))
+        output = by_kernels(leaves, {"padding": 1})
+        runs.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_the_layout_of_the_input_is_that_of_the_output(memory_format):
+    images, weight = random(2, 4, 9, 8).to(memory_format=memory_format), random(6, 4, 3, 3, seed=1)
+    output = by_kernels([images, weight], {})
+    assert output.is_contiguous(memory_format=memory_format)
+    every_second = random(4, 4, 9, 16)[::2, :, :, ::2]
+    assert torch.equal(by_kernels([every_second, weight], {}), by_kernels([every_second.contiguous(), weight], {}))
+
+
+def test_very_large_values_stay_right():
+    images, weight = random(1, 2, 9, 8) * 1e18, random(3, 2, 3, 3, seed=1) * 1e15
+    expected = si_conv2d(images.double(), weight.double())
+    assert_close(by_kernels([images, weight], {}).cpu() / 1e33, expected.cpu() / 1e33, torch.float32)
+
+
+def test_a_nan_reaches_the_outputs_that_see_it_and_no_other():
+    images, weight = random(2, 1, 12, 12), random(2, 1, 3, 3, seed=1)
+    clean = by_kernels([images, weight], {})
+    images[0, 0, 5, 6] = torch.nan
+    output, winner = by_kernels([images, weight], {}, return_winner=True)
+    lost = output.isnan()
+    assert lost[F.conv2d(images, weight).isnan()].all()  # at least where conv2d has it
+    assert not lost[1].any()
+    assert not lost[0, :, -1].any()
+    assert torch.equal(output[~lost], clean[~lost])
+    assert winner.max() < len(DEFAULT_SCALES)
+
+
+def test_slices_of_a_batch_with_filters_of_their_own_are_one_call():
+    images, weights, biases = random(3, 1, 2, 6, 7), random(3, 5, 2, 3, 3, seed=1), random(3, 5, seed=2)
+    leaves = [tensor.requires_grad_() for tensor in (images, weights, biases)]
+    with backend("triton"):
+        together = torch.vmap(lambda *slices: si_conv2d(*slices, padding=1))(*leaves)
+    apart = torch.stack([si_conv2d(*slices, padding=1) for slices in zip(*leaves, strict=True)])
+    assert_close(together.cpu(), apart.cpu())
+    sent = random(*apart.shape, seed=9)
+    grads = [torch.autograd.grad(result, leaves, sent) for result in (together, apart)]
+    for got, true in zip(*grads, strict=True):
+        assert_close(got.cpu(), true.cpu())
+    with backend("triton"):
+        shared = torch.vmap(lambda some: si_conv2d(some, weights[0]))(images)
+    assert_close(shared.cpu(), si_conv2d(images.flatten(0, 1), weights[0]).unflatten(0, (3, 1)).cpu())
+
+
+def test_the_operator_keeps_the_promises_of_the_library():
+    leaves = leaves_of((1, 3, 6, 5), (4, 3, 3, 3))
+    settings_ = ([1, 1], [1, 1, 1, 1], [1, 1], 1, 1, [0.7, 1.0, 1.5], False)
+    torch.library.opcheck(library.si_conv2d, (*leaves, *settings_))
+    torch.library.opcheck(library.si_conv2d, (*leaves, *settings_[:5], [1.0], False))
+
+
+def test_a_compiled_layer_calls_the_operator_and_takes_any_batch_size():
+    layer = SIConv2d(3, 4, 3, padding=1).to(DEVICE)
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(layer, backend=keep, fullgraph=True, dynamic=True)
+    with backend("triton"):
+        for images in (2, 3, 5):
+            batch = random(images, 3, 6, 7, seed=images)
+            assert torch.equal(compiled(batch), layer(batch))
+    assert len(graphs) == 1
+    assert any(node.target is torch.ops.scaleconv.si_conv2d.default for node in graphs[0].graph.nodes)
+
+
+def test_derivatives_of_derivatives_and_tangents_are_those_of_the_plain_path():
+    leaves = leaves_of((1, 2, 8, 7), (3, 2, 3, 3))[:2]
+    seconds, tangents = [], []
+    for name in ("triton", "torch"):
+        with backend(name):
+            (first,) = torch.autograd.grad(si_conv2d(*leaves).square().sum(), leaves[:1], create_graph=True)
+            seconds.append(torch.autograd.grad(first.square().sum(), leaves[1])[0])
+            with forward_ad.dual_level():
+                dual = forward_ad.make_dual(leaves[0].detach(), torch.ones_like(leaves[0]))
+                tangents.append(forward_ad.unpack_dual(si_conv2d(dual, leaves[1].detach())).tangent)
+    assert_close(*(second.cpu() for second in seconds))
+    assert torch.equal(*tangents)
+
+
+def test_autocast_takes_the_kernels_in_its_type():
+    layer = SIConv2d(3, 4, 3).to(DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16), backend("triton"):
+        output = layer(random(1, 3, 7, 6))
+    assert output.dtype == torch.bfloat16
+    assert "si_conv2d" in output.grad_fn.name()
+
+
+def test_the_choice_of_the_code_is_checked():
+    images, weight = random(1, 2, 9, 8), random(3, 2, 3, 3)
+    with pytest.raises(ValueError, match="`name` must be one of auto, torch, triton, got 'cuda'"), backend("cuda"):
+        pass
+    with pytest.raises(ValueError, match=r"`backend` 'triton' needs a type among .*, got torch.float64"):
+        by_kernels([images.double(), weight.double()], {})
+    with backend("torch"):
+        assert "si_conv2d" not in si_conv2d(images, weight.requires_grad_()).grad_fn.name()
