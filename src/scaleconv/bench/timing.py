@@ -124,4 +124,9 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return graph.replay
+    kept = (graph, call)  # a graph works in the memory of what it was captured from, and does not hold it
+
+    def replay() -> None:
+        kept[0].replay()
+
+    return replay

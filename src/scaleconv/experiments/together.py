@@ -25,7 +25,9 @@ class Together:
         if any(trainer.batches != self.batches for trainer in self.trainers):
             raise ValueError(f"`trainers` must have equally many batches, got {[t.batches for t in self.trainers]}")
         self.unrolled = max(n for n in range(1, UNROLL + 1) if self.batches % n == 0)
-        self.graph = _capture(self.trainers, self.unrolled) if self.trainers[0].images.is_cuda else None
+        on_gpu = self.trainers[0].images.is_cuda
+        self.stack = Stack(self.trainers) if on_gpu else None  # lives as long as the graph, which works in its memory
+        self.graph = _capture(self.stack, self.trainers, self.unrolled) if self.stack else None
 
     def epoch(self, number: int) -> None:
         """Run one epoch of every run, counted from 1; returns before a GPU has finished it."""
@@ -40,8 +42,7 @@ class Together:
                 trainer.step()
 
 
-def _capture(trainers: Sequence[Trainer], steps: int) -> torch.cuda.CUDAGraph:
-    stack = Stack(trainers)
+def _capture(stack: Stack, trainers: Sequence[Trainer], steps: int) -> torch.cuda.CUDAGraph:
     before = [{name: tensor.clone() for name, tensor in trainer.state().items()} for trainer in trainers]
     for trainer in trainers:
         trainer.begin_epoch(0)

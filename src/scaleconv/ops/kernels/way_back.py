@@ -18,7 +18,10 @@ from ..resample import align_matrix, patch_matrix, transform_matrix
 from ..signature import Signature
 from .tables import Bands, level_support, make_bands
 
-PRODUCTS_PER_ACCESS = 150  # multiplications that take about as long as one access to memory, on an H200
+# Measured on an H200, in float32: multiplications of a library's convolution that take as long as one access to memory,
+# and accesses that multiplying and collecting take for every element of a patch.
+PRODUCTS_PER_ACCESS = 100
+ACCESSES_PER_TAP = 8
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def _prefers_direct(signature: Signature, level: Level) -> bool:
     taps = signature.height.kernel * signature.width.kernel * channels
     positions = signature.height.output_size * signature.width.output_size
     moved = 0 if level.scale == 1 else 2 * responses * filters + 3 * pixels * channels
-    return moved + pixels * taps * filters / PRODUCTS_PER_ACCESS < 3 * positions * taps
+    return moved + pixels * taps * filters / PRODUCTS_PER_ACCESS < ACCESSES_PER_TAP * positions * taps
 
 
 def _direct_level(signature: Signature, place: int, level: Level, antialias: bool, device: torch.device) -> DirectLevel:
