@@ -81,15 +81,15 @@ class _PartsConv2d(nn.Conv2d):
     """`Conv2d` by the kernel of the layer, which under `vmap` takes all slices in one launch; cuDNN would not."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        stride, padding, dilation = ([int(a), int(b)] for a, b in (self.stride, self.padding, self.dilation))
+        stride, padding, dilation = (list(map(int, pair)) for pair in (self.stride, self.padding, self.dilation))
         around = [padding[0], padding[0], padding[1], padding[1]]
-        output, _ = library.si_conv2d(
+        results: tuple[Tensor, Tensor] = library.si_conv2d(
             input, weight, bias, stride, around, dilation, self.groups, 1, [1.0], antialias=False
         )
-        return output
+        return results[0]
 
 
 def _convolve_in_parts(network: nn.Module) -> None:
     for module in network.modules():
-        if type(module) is nn.Conv2d:
+        if type(module) is nn.Conv2d and not isinstance(module.padding, str) and module.padding_mode == "zeros":
             module.__class__ = _PartsConv2d
