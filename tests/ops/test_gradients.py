@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 from scaleconv import si_conv2d
+from scaleconv.ops import pool
 
 SCALES = (0.6, 1.0, 1.7)
 CASES = {
@@ -55,6 +56,18 @@ def test_gradients_match_finite_differences_once_and_twice(call):
     assert torch.autograd.gradgradcheck(layer, tensors, check_fwd_over_rev=True)
 
 
+def test_gradients_of_many_channels_match_finite_differences_once_and_twice():
+    generator = torch.Generator().manual_seed(7)
+    shapes = ((2, 16, 5, 4), (2, 16, 3, 2), (2,))
+    tensors = [torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+    def layer(*tensors):
+        return si_conv2d(*tensors, scales=SCALES)
+
+    assert torch.autograd.gradcheck(layer, tensors, check_forward_ad=True, fast_mode=True)
+    assert torch.autograd.gradgradcheck(layer, tensors, check_fwd_over_rev=True, fast_mode=True)
+
+
 def test_gradient_goes_to_the_winner_only():
     """The gradient of one output for the weight is what the winning level, and no other, shows the kernel there."""
     images, weight, bias = apart()
@@ -75,8 +88,39 @@ def test_gradient_goes_to_the_winner_only():
         assert gradient[1 - m].abs().max() == 0
 
 
+def test_an_infinite_gradient_goes_to_the_winner_only():
+    """Times the 0 of a level that lost, it would be NaN."""
+    images, weight, bias = apart()
+    output, winner = si_conv2d(images, weight, bias, scales=SCALES, return_winner=True)
+    gradient = torch.zeros_like(output)
+    gradient[tuple((winner == 1).nonzero()[0])] = torch.inf
+    (actual,) = torch.autograd.grad(output, weight, gradient)
+    assert actual.isinf().sum() == weight[0].numel()
+    assert not actual.isnan().any()
+
+
+@pytest.mark.parametrize("channels", [2, 16])
+def test_images_taken_in_parts_give_the_same_output_and_gradients(channels, monkeypatch):
+    generator = torch.Generator().manual_seed(6)
+    shapes = ((5, channels, 6, 7), (3, channels, 3, 2), (3,))
+    tensors = [torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+    def results():
+        output, winner = si_conv2d(*tensors, scales=SCALES, return_winner=True)
+        return [output, winner, *torch.autograd.grad(output.square().sum(), tensors)]
+
+    whole = results()
+    sizes = []
+    sample = pool._sample
+    monkeypatch.setattr(pool, "WORKSPACE", 1)
+    monkeypatch.setattr(pool, "_sample", lambda level, images: sizes.append(len(images)) or sample(level, images))
+    for actual, expected in zip(results(), whole, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    assert sizes == [1] * (5 * 3 * 2)  # forward and backward
+
+
 class GradientsComputed(TorchDispatchMode):
-    """Notes which gradients every convolution is asked for in its backward pass: input, weight, bias."""
+    """Notes which gradients every convolution is asked for in its backward pass: input, weight."""
 
     def __init__(self):
         super().__init__()
@@ -84,7 +128,7 @@ class GradientsComputed(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten.convolution_backward.default:
-            self.masks.append(list(args[-1]))
+            self.masks.append(list(args[-1][:2]))
         return function(*args, **(kwargs or {}))
 
 
@@ -94,7 +138,7 @@ def test_only_the_gradients_asked_for_are_computed(wanted):
     tensors = [tensor.detach().clone().requires_grad_(want) for tensor, want in zip(every, wanted, strict=True)]
     with GradientsComputed() as computed:
         si_conv2d(*tensors, scales=SCALES).square().sum().backward()
-    assert computed.masks == [wanted] * 3
+    assert computed.masks == [wanted[:2]] * (3 if any(wanted[:2]) else 0)
     si_conv2d(*every, scales=SCALES).square().sum().backward()
     for tensor, full, want in zip(tensors, every, wanted, strict=True):
         assert torch.equal(tensor.grad, full.grad) if want else tensor.grad is None

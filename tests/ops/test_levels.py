@@ -5,7 +5,7 @@ import torch
 
 from scaleconv.ops.levels import Convolution, level_maps
 from scaleconv.ops.pool import as_channels_last
-from scaleconv.ops.resample import SIDE_BY_SIDE, resample
+from scaleconv.ops.resample import SIDE_BY_SIDE, gather_patches, resample, spread_patches
 from scaleconv.ops.signature import make_signature
 
 PATCHES, DIRECT = "patches", "direct"
@@ -32,14 +32,36 @@ def test_the_order_with_fewer_operations_is_taken(image, weight, scales, orders)
         scale = scales[level.index]
         covered = [side.stop - side.start for side in level.region[1:]]
         if scale == 1:
-            assert (level.sample, level.align, level.convolution) == ((), (), Convolution(stride=(1, 1)))
+            assert (level.sample, level.taps, level.align) == ((), (), ())
+            assert level.convolution == Convolution(stride=(1, 1))
         elif orders[scale] == PATCHES:
             assert [len(matrix) for matrix in level.sample] == [covered[0] * kernel[0], covered[1] * kernel[1]]
-            assert (level.align, level.convolution) == ((), Convolution(stride=kernel))
+            assert (level.taps, level.align, level.convolution) == ((), (), Convolution(stride=kernel))
         else:
             assert [len(matrix) for matrix in level.sample] == [int(scale * n) for n in image[1:]]
             assert [len(matrix) for matrix in level.align] == covered
             assert level.convolution == Convolution(stride=(1, 1))
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(SIDE_BY_SIDE - 1, 1), (SIDE_BY_SIDE, 1), (SIDE_BY_SIDE, 2)])
+def test_taps_become_channels_where_channels_are_many_and_not_grouped(channels, groups):
+    weight = (4, channels // groups, 3, 2)
+    signature = make_signature((channels, 9, 8), weight, 1, 0, 1, groups, (1, 2))
+    level = level_maps(signature, False, torch.float32, torch.device("cpu"))[1]
+    if channels == SIDE_BY_SIDE and groups == 1:
+        assert (level.taps, level.convolution) == ((3, 2), Convolution(stride=(1, 1)))
+    else:
+        assert (level.taps, level.convolution) == ((), Convolution(stride=(3, 2), groups=groups))
+
+
+def test_gathered_patches_hold_the_taps_as_channels_and_spreading_is_the_transpose():
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 3, 5, 4), (7 * 3, 5), (6 * 2, 4), (2, 2 * 3 * 3, 7, 6))
+    images, rows, columns, other = (torch.randint(-9, 9, shape, generator=generator).double() for shape in shapes)
+    patches = gather_patches(images, (3, 2), rows, columns)
+    taps = (rows.view(7, 3, 5), columns.view(6, 2, 4))
+    assert torch.equal(patches, torch.einsum("nchw,pkh,qlw->nlkcpq", images, *taps).reshape(2, -1, 7, 6))
+    assert (patches * other).sum() == (images * spread_patches(other, (3, 2), rows, columns)).sum()
 
 
 @pytest.mark.parametrize("channels", [1, SIDE_BY_SIDE - 1, SIDE_BY_SIDE, SIDE_BY_SIDE + 1])

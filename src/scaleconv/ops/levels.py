@@ -2,8 +2,9 @@
 
 Three kinds of level share this one form. The identity convolves the input as it is. A level in the direct order is
 sampled by T_s, convolved whole and aligned, as in the paper. A level in the patches order is sampled straight into the
-interpolated patches that the kernel meets at the covered outputs, laid side by side, so that a convolution whose stride
-is the kernel's size lands on the output and nothing is left to align. All are exact; the cheaper order is chosen.
+interpolated patches that the kernel meets at the covered outputs, and nothing is left to align. With few channels they
+lie side by side, and the convolution's stride is the kernel's size. With many, the taps become channels and the kernel
+1×1, whose gradients a CPU computes faster. All are exact; the cheaper order is chosen.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .cache import BoundedCache
 from .cost import prefers_patches
 from .geometry import Level
-from .resample import align_matrix, patch_matrix, transform_matrix
+from .resample import SIDE_BY_SIDE, align_matrix, patch_matrix, transform_matrix
 from .signature import Signature
 
 
@@ -40,6 +41,7 @@ class LevelMap:
         index, wins_ties: as in `geometry.Level`.
         region: where on the output the covered positions lie.
         sample: matrices (rows, columns) that sample the input; empty for the identity.
+        taps: the kernel's size if its taps become channels of the sampled input and of the weight; empty if not.
         convolution: how the weight is applied to the sampled input.
         align: matrices (rows, columns) that bring the response to the covered positions; empty if it is there already.
     """
@@ -48,6 +50,7 @@ class LevelMap:
     wins_ties: bool
     region: tuple[EllipsisType, slice, slice]
     sample: tuple[Tensor, ...]
+    taps: tuple[int, ...]
     convolution: Convolution
     align: tuple[Tensor, ...]
 
@@ -84,10 +87,15 @@ def _level_map(
             matrix._dynamo_static_indices = {0, 1}  # type: ignore[attr-defined]
         return placed
 
+    taps: tuple[int, ...] = ()
+    align: tuple[Tensor, ...] = ()
     if prefers_patches(signature, level):
         sample = constants(patch_matrix(*vertical, support), patch_matrix(*horizontal, support))
-        convolution = Convolution(stride=(height.kernel, width.kernel), groups=signature.groups)
-        align: tuple[Tensor, ...] = ()
+        kernel = (height.kernel, width.kernel)
+        if signature.groups == 1 and signature.in_channels >= SIDE_BY_SIDE:
+            convolution, taps = Convolution(stride=(1, 1)), kernel
+        else:
+            convolution = Convolution(stride=kernel, groups=signature.groups)
     else:
         identity = level.scale == 1
         sample = (
@@ -102,4 +110,4 @@ def _level_map(
         )
         align = () if identity else constants(align_matrix(level.height), align_matrix(level.width))
     region = (..., slice(*level.height.covered), slice(*level.width.covered))
-    return LevelMap(level.index, level.wins_ties, region, sample, convolution, align)
+    return LevelMap(level.index, level.wins_ties, region, sample, taps, convolution, align)

@@ -13,7 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .levels import LevelMap
-from .resample import resample
+from .resample import gather_patches, resample, spread_patches
+
+# Bytes of a sampled input beyond which a CPU takes the images in parts, so that they stay in its cache.
+WORKSPACE = 6 * 2**20
 
 
 def pool_levels(
@@ -24,17 +27,32 @@ def pool_levels(
         output = _respond(levels[0], images, weight, bias)
         return output, torch.zeros_like(output, dtype=torch.uint8)
     pool = _Pool if torch.compiler.is_compiling() else _PoolWithTangents
-    output, winner = pool.apply(images, weight, bias, levels)
-    if not (is_channels_last(images) or is_channels_last(weight)):
-        output = output.contiguous()
-    return output, winner
+    last = is_channels_last(images) or is_channels_last(weight)
+
+    def some(images: Tensor) -> tuple[Tensor, Tensor]:
+        output, winner = pool.apply(images, weight, bias, levels)
+        return output if last else output.contiguous(), winner
+
+    parts = _parts(images, levels)
+    if parts == 1:
+        return some(images)
+    outputs, winners = zip(*(some(part) for part in images.chunk(parts)), strict=True)
+    return torch.cat(outputs), torch.cat(winners)
+
+
+def _parts(images: Tensor, levels: tuple[LevelMap, ...]) -> int:
+    """Into how many parts a CPU takes the images; a compiler takes them whole, because their number may be open."""
+    if images.device.type != "cpu" or torch.compiler.is_compiling():
+        return 1
+    largest = max(len(rows) * len(columns) for rows, columns in (level.sample for level in levels[1:]))
+    return 1 + len(images) * images.shape[1] * largest * images.itemsize // WORKSPACE
 
 
 class _Pool(torch.autograd.Function):
     """Keeps the input, the weight and one byte per output for the backward pass.
 
-    Works in channels_last, in which sampling and convolving are faster. Arithmetic on whole tensors stands where a
-    `where` or `masked_fill` would read better: on the CPU those take many times as long.
+    Works in channels_last, in which sampling and convolving are faster. Arithmetic on bytes stands where a `where`
+    would read better: on the CPU that takes many times as long.
     """
 
     generate_vmap_rule = True
@@ -50,7 +68,7 @@ class _Pool(torch.autograd.Function):
             aligned = _respond(level, input, weight, bias)
             best = output[level.region]
             wins = aligned >= best if level.wins_ties else aligned > best
-            winner[level.region].clamp_min_(wins.to(torch.uint8) * place)
+            winner[level.region].clamp_min_(wins.view(torch.uint8) * place)
             best.clamp_min_(aligned)  # keeps a NaN from either side
         return output, winner
 
@@ -79,9 +97,11 @@ class _PoolWithTangents(_Pool):
     ) -> tuple[Tensor, None]:
         input, weight, winner = ctx.saved_tensors
 
+        winner = winner.to(input.dtype)
+
         def share(place: int, level: LevelMap) -> Tensor:
             change = _respond(level, input_tangent, weight, None) + _respond(level, input, weight_tangent, bias_tangent)
-            return change * _won(winner, place, level, change.dtype)
+            return _won(change, winner[level.region], place)
 
         tangent = share(0, ctx.levels[0])  # the identity covers every position
         for place, level in enumerate(ctx.levels[1:], start=1):
@@ -99,65 +119,85 @@ def pool_backward(
 ) -> list[Tensor | None]:
     """Gradients for the input, the weight and the bias, each None if it is not needed."""
     input, weight, grad = as_channels_last(input), as_channels_last(weight), as_channels_last(grad)
-    totals: list[Tensor | None] = [None, None, None]
-    for place, level in enumerate(levels):
-        share = grad[level.region] * _won(winner, place, level, grad.dtype)
-        grads = _respond_backward(level, share, input, weight, needed)
-        totals = [a if b is None else b if a is None else a + b for a, b in zip(totals, grads, strict=True)]
-    return totals
+    totals: list[Tensor | None] = [None, None]
+    if any(needed[:2]):
+        winner = winner.to(grad.dtype)
+        for place, level in enumerate(levels):
+            share = _won(grad[level.region], winner[level.region], place)
+            grads = _respond_backward(level, share, input, weight, needed[:2])
+            totals = [a if b is None else b if a is None else a + b for a, b in zip(totals, grads, strict=True)]
+    # Whichever level won, the bias was added to it once.
+    return [*totals, grad.sum((0, 2, 3)) if needed[2] else None]
 
 
 def _respond(level: LevelMap, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One level's answer at the positions it covers."""
-    sampled = _sample(level, input)
     how = level.convolution
-    response = F.conv2d(sampled, weight, bias, how.stride, how.padding, how.dilation, how.groups)
+    sampled, kernel = _sample(level, input), _kernel(level, weight)
+    response = F.conv2d(sampled, kernel, bias, how.stride, how.padding, how.dilation, how.groups)
     return resample(response, *level.align) if level.align else response
 
 
 def _respond_backward(
     level: LevelMap, grad: Tensor, input: Tensor, weight: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Gradients of `_respond` for the input, the weight and the bias: the transposed maps in reverse order."""
-    sampled = _sample(level, input)
+    """Gradients of `_respond` for the input and the weight: the transposed maps in reverse order."""
     how = level.convolution
     if level.align:
         grad = resample(grad, *(matrix.mT for matrix in level.align))
-    grad_sampled, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
+    grad_sampled, grad_kernel, _ = torch.ops.aten.convolution_backward(
         grad,
-        sampled,
-        weight,
-        [weight.shape[0]],
+        _sample(level, input),
+        _kernel(level, weight),
+        None,
         how.stride,
         how.padding,
         how.dilation,
         False,
         [0, 0],
         how.groups,
-        needed,
+        [*needed, False],
     )
-    if needed[0]:
-        if any(how.excess):
-            grad_sampled = grad_sampled[..., : -how.excess[0] or None, : -how.excess[1] or None]
-        if level.sample:
-            grad_sampled = resample(grad_sampled, *(matrix.mT for matrix in level.sample))
-    return [grad_sampled if needed[0] else None, grad_weight if needed[1] else None, grad_bias if needed[2] else None]
+    return [
+        _sample_backward(level, grad_sampled) if needed[0] else None,
+        _kernel_backward(level, grad_kernel) if needed[1] else None,
+    ]
 
 
 def _sample(level: LevelMap, input: Tensor) -> Tensor:
+    if level.taps:
+        return gather_patches(input, level.taps, *level.sample)
     sampled = resample(input, *level.sample) if level.sample else input
     below, right = level.convolution.excess
     return F.pad(sampled, (0, right, 0, below)) if below or right else sampled
 
 
-def _won(winner: Tensor, place: int, level: LevelMap, dtype: torch.dtype) -> Tensor:
-    """1 where the level won and 0 elsewhere, over the positions it covers, to be multiplied with a derivative.
+def _sample_backward(level: LevelMap, grad: Tensor) -> Tensor:
+    if level.taps:
+        return spread_patches(grad, level.taps, *level.sample)
+    below, right = level.convolution.excess
+    if below or right:
+        grad = grad[..., : -below or None, : -right or None]
+    return resample(grad, *(matrix.mT for matrix in level.sample)) if level.sample else grad
 
-    An infinite derivative times 0 is NaN: the levels that lost spread it as NaN, which the loss scaling of mixed
-    precision treats alike. Computed in bytes, because on the CPU a tensor of bools takes many times as long to make.
+
+def _kernel(level: LevelMap, weight: Tensor) -> Tensor:
+    """The weight (M, C, Kh, Kw); with the taps as channels, in the order of a gathered patch: (M, Kw·Kh·C, 1, 1)."""
+    return weight.permute(0, 3, 2, 1).reshape(len(weight), -1, 1, 1) if level.taps else weight
+
+
+def _kernel_backward(level: LevelMap, grad: Tensor) -> Tensor:
+    return grad.reshape(len(grad), *reversed(level.taps), -1).permute(0, 3, 2, 1) if level.taps else grad
+
+
+def _won(derivative: Tensor, winner: Tensor, place: int) -> Tensor:
+    """The derivative where the level of this place won, 0 elsewhere.
+
+    The derivative of `hardtanh` does just that: it passes what stands beside a number inside the bounds. It takes one
+    pass over the tensors, and on the CPU a tensor of bools takes many times as long.
     """
-    lost = (winner[level.region] ^ place).clamp(max=1)
-    return (1 - lost).to(dtype)
+    share: Tensor = torch.ops.aten.hardtanh_backward(derivative, winner, place - 1, place + 1)
+    return share
 
 
 def as_channels_last(tensor: Tensor) -> Tensor:

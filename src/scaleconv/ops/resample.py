@@ -5,6 +5,8 @@ it resamples an image; its transpose carries gradients back. Unlike `F.interpola
 fast, deterministic and differentiable any number of times. No sizes or coordinates are decided here.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -67,3 +69,23 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     pixels = images.permute(0, 2, 3, 1)  # (N, H, W, C)
     lines = (rows @ pixels.flatten(2)).unflatten(2, pixels.shape[2:])  # (N, h, W, C)
     return torch.matmul(columns, lines).permute(0, 3, 1, 2)
+
+
+def gather_patches(images: Tensor, kernel: Sequence[int], rows: Tensor, columns: Tensor) -> Tensor:
+    """What a kernel (Kh, Kw) meets at every output, its taps as channels.
+
+    Shapes: images (N, C, H, W), rows (H0·Kh, H) and columns (W0·Kw, W) of `patch_matrix` → (N, Kw·Kh·C, H0, W0).
+    """
+    pixels = images.permute(0, 2, 3, 1)  # (N, H, W, C)
+    lines = (rows @ pixels.flatten(2)).unflatten(2, pixels.shape[2:]).unflatten(1, (-1, kernel[0]))  # (N, H0, Kh, W, C)
+    met = columns @ lines.transpose(2, 3).flatten(3)  # (N, H0, W0·Kw, Kh·C)
+    patches: Tensor = met.unflatten(2, (-1, kernel[1])).flatten(3)  # (N, H0, W0, Kw·Kh·C)
+    return patches.permute(0, 3, 1, 2)
+
+
+def spread_patches(patches: Tensor, kernel: Sequence[int], rows: Tensor, columns: Tensor) -> Tensor:
+    """The transpose of `gather_patches`: (N, Kw·Kh·C, H0, W0) → (N, C, H, W)."""
+    met = patches.permute(0, 2, 3, 1).unflatten(3, (kernel[1], -1)).flatten(2, 3)  # (N, H0, W0·Kw, Kh·C)
+    lines = (columns.mT @ met).unflatten(3, (kernel[0], -1)).transpose(2, 3).flatten(1, 2)  # (N, H0·Kh, W, C)
+    pixels: Tensor = (rows.mT @ lines.flatten(2)).unflatten(2, lines.shape[2:])  # (N, H, W, C)
+    return pixels.permute(0, 3, 1, 2)
