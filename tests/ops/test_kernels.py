@@ -15,6 +15,7 @@ import reference
 from scaleconv import DEFAULT_SCALES, SIConv2d, si_conv2d
 from scaleconv.ops import library
 from scaleconv.ops.backends import backend
+from scaleconv.ops.cache import BoundedCache
 from scaleconv.ops.levels import level_maps
 from scaleconv.ops.pool import pool_backward
 from scaleconv.ops.signature import make_signature
@@ -22,15 +23,15 @@ from tolerance import assert_close
 
 pytest.importorskip("triton")
 from scaleconv.ops import fused
-from scaleconv.ops.kernels import way_back
+from scaleconv.ops.kernels import call as call_module
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GOLDEN = Path(__file__).parents[1] / "golden" / "si_conv2d.npz"
 ARGUMENTS = (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1), ("scales", DEFAULT_SCALES))
 CALLS = {
-    "one channel": ((2, 1, 12, 11), (5, 1, 5, 5), {}),
-    "padded": ((2, 8, 6, 7), (20, 8, 3, 3), {"padding": 1}),
-    "strided groups": ((1, 6, 9, 7), (6, 3, 3, 5), {"stride": (2, 1), "padding": (1, 2), "groups": 2}),
+    "one channel": ((2, 1, 8, 7), (5, 1, 5, 4), {}),
+    "padded": ((1, 8, 6, 5), (20, 8, 3, 3), {"padding": 1}),
+    "strided groups": ((1, 6, 7, 6), (6, 3, 3, 5), {"stride": (2, 1), "padding": (1, 2), "groups": 2}),
     "dilated": ((1, 3, 9, 8), (4, 3, 3, 2), {"dilation": (2, 1), "padding": 1}),
     "same, even kernel": ((1, 5, 6, 7), (4, 5, 4, 3), {"padding": "same"}),
     "depthwise": ((1, 3, 7, 6), (3, 1, 3, 3), {"padding": 1, "groups": 3}),
@@ -128,25 +129,51 @@ def test_random_calls_agree_with_the_loops(size, channels, maps, kernel, stride,
     assert np.array_equal(winner.numpy()[clear], aligned.argmax(0)[clear])
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_gradients_of_the_input_are_the_same_in_either_order(direct, monkeypatch):
-    monkeypatch.setattr(way_back, "_prefers_direct", lambda *_: direct)
-    way_back.WAYS_BACK.clear()
-    for name in ("padded", "dilated", "same, even kernel"):
-        shape, weight_shape, call = CALLS[name]
-        leaves = leaves_of(shape, weight_shape)
-        output = by_kernels(leaves, call)
-        sent = random(*output.shape, seed=9)
-        (got,) = torch.autograd.grad(output, leaves[:1], sent)
-        assert_close(got.cpu(), expected_grads(leaves, call, sent)[0].cpu(), torch.float32)
-        signature = sign(leaves, call)
-        way = way_back.make_way_back(signature, False, 1, got.device)
-        assert (len(way.direct), len(way.patches)) == ((6, 0) if direct else (0, 6))
-    way_back.WAYS_BACK.clear()
+RULES = {
+    "all direct": lambda *_: True,
+    "small direct": lambda _, level: level.scale < 1.1,
+    "some direct": lambda _, level: level.scale in (1, DEFAULT_SCALES[3], DEFAULT_SCALES[0]),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("name", ["padded", "dilated", "same, even kernel"])
+def test_the_order_in_which_a_level_is_taken_changes_nothing(name, rule, monkeypatch):
+    monkeypatch.setattr(call_module, "prefers_direct", rule)
+    monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
+    shape, weight_shape, call = CALLS[name]
+    leaves = leaves_of(shape, weight_shape)
+    output, winner = by_kernels(leaves, call, return_winner=True)
+    expected, true_winner = si_conv2d(*(leaf.detach().double() for leaf in leaves), **call, return_winner=True)
+    assert_close(output.cpu(), expected.cpu(), torch.float32)
+    assert torch.equal(winner, true_winner)
+    sent = random(*output.shape, seed=9)
+    grads = torch.autograd.grad(output, leaves, sent)
+    for got, true in zip(grads, expected_grads(leaves, call, sent), strict=True):
+        assert_close(got.cpu(), true.cpu(), torch.float32)
+
+
+@pytest.mark.parametrize("scales", [(2, 0.6, 1, 1.5), (1.5, 1, 0.6, 2), (1, 2)])
+@pytest.mark.parametrize("rule", [lambda *_: True, lambda *_: False, RULES["small direct"]])
+def test_a_tie_goes_to_the_scale_listed_first(scales, rule, monkeypatch):
+    monkeypatch.setattr(call_module, "prefers_direct", rule)
+    monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
+    leaves = [torch.zeros(1, 1, 8, 8, device=DEVICE), random(2, 1, 3, 3)]  # all levels that cover give zero
+    _, winner = by_kernels(leaves, {"scales": scales}, return_winner=True)
+    with backend("torch"):
+        _, expected = si_conv2d(*leaves, scales=scales, return_winner=True)
+    assert torch.equal(winner, expected)
+
+
+def test_wide_layers_take_small_levels_whole_and_large_ones_on_patches():
+    wide = make_signature((64, 56, 56), (64, 64, 3, 3), 1, 1, 1, 1, (0.63, 1, 2, 4))
+    assert [call_module.prefers_direct(wide, level) for level in wide.plan.levels] == [True, True, True, False]
+    image = make_signature((1, 28, 28), (36, 1, 7, 7), 1, 0, 1, 1, DEFAULT_SCALES)
+    assert not any(call_module.prefers_direct(image, level) for level in image.plan.levels)
 
 
 def test_images_in_chunks_give_the_same_bits_as_all_at_once(monkeypatch):
-    leaves = leaves_of((5, 3, 6, 5), (4, 3, 3, 3))
+    leaves = leaves_of((5, 3, 5, 4), (4, 3, 3, 3))
     whole = by_kernels(leaves, {})
     sent = random(*whole.shape, seed=9)
     grads = torch.autograd.grad(whole, leaves, sent)
@@ -165,7 +192,7 @@ def test_images_in_chunks_give_the_same_bits_as_all_at_once(monkeypatch):
 def test_repeated_calls_give_the_same_bits():
     runs = []
     for _ in range(2):
-        leaves = leaves_of((2, 4, 6, 7), (5, 4, 3, 3))
+        leaves = leaves_of((1, 4, 5, 4), (5, 4, 3, 3))
         output = by_kernels(leaves, {"padding": 1})
         runs.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
@@ -200,7 +227,7 @@ def test_a_nan_reaches_the_outputs_that_see_it_and_no_other():
 
 
 def test_slices_of_a_batch_with_filters_of_their_own_are_one_call():
-    images, weights, biases = random(3, 1, 2, 6, 7), random(3, 5, 2, 3, 3, seed=1), random(3, 5, seed=2)
+    images, weights, biases = random(3, 1, 2, 5, 4), random(3, 5, 2, 3, 3, seed=1), random(3, 5, seed=2)
     leaves = [tensor.requires_grad_() for tensor in (images, weights, biases)]
     with backend("triton"):
         together = torch.vmap(lambda *slices: si_conv2d(*slices, padding=1))(*leaves)

@@ -1,7 +1,7 @@
 """The layer by fused kernels: what is launched, for how many images at a time, forward and backward.
 
-Only the input, the weight and one winner byte per output live from the forward to the backward pass. The pyramid is
-made anew for some images at a time, so that the memory it takes is bounded by that of input and output.
+Only the input, the weight and one winner byte per output live from the forward to the backward pass. What is made of
+the levels is made anew for some images at a time, so that the memory it takes is bounded by that of input and output.
 
 A batch may consist of equal parts, each with filters of its own: that is how several networks train as one.
 """
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .kernels.call import Call, make_call
+from .kernels.compete import compete
+from .kernels.direct_tables import DirectLevel
+from .kernels.patch_tables import PatchTables
 from .kernels.patches_back import add_patches_back
 from .kernels.resample import resample
 from .kernels.respond import respond
-from .kernels.tables import Tables, make_tables
-from .kernels.way_back import DirectLevel, make_way_back
 from .kernels.weight_grad import weight_grad
 from .pool import is_channels_last
 from .signature import Signature
@@ -30,31 +32,31 @@ LARGEST = 2**31 - 1  # the kernels count elements in 32 bits
 def fused_forward(
     input: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature, parts: int, antialias: bool
 ) -> tuple[Tensor, Tensor]:
-    """Output and winner, both (N, M, H0, W0), the latter in channels_last and without elements for a single level."""
-    tables = make_tables(signature, antialias, input.device)
-    images, channels = input.shape[:2]
+    """Output (N, M, H0, W0), and the winner's index in `scales`, in channels_last; none for a single level."""
+    call = make_call(signature, parts, antialias, input.device)
+    images, filters = len(input), signature.out_channels
     shape = (signature.height.output_size, signature.width.output_size)
     last = parts > 1 or is_channels_last(input) or is_channels_last(weight)
     layout = torch.channels_last if last else torch.contiguous_format
-    output = torch.empty(
-        (images, signature.out_channels, *shape), dtype=input.dtype, device=input.device, memory_format=layout
-    )
-    several = tables.levels > 1
-    winner = torch.empty(
-        (images if several else 0, tables.positions, signature.out_channels), dtype=torch.uint8, device=input.device
-    )
-    flat = _flat_weight(weight, tables.offsets.shape[1])
-    for some, filters, count in _chunks(input, signature, tables.pyramid.pixels * channels, parts):
-        respond(
-            _pyramid(input[some], tables),
-            flat[filters],
-            None if bias is None else bias[filters],
-            output[some],
-            winner[some],
-            tables,
-            signature.groups,
-            count,
-        )
+    output = torch.empty((images, filters, *shape), dtype=input.dtype, device=input.device, memory_format=layout)
+    winner = input.new_empty((images if call.several else 0, shape[0] * shape[1], filters), dtype=torch.uint8)
+    weight_last = weight.contiguous(memory_format=torch.channels_last)
+    for some, rows, count in _chunks(input, signature, _need(call, signature), parts):
+        pixels, best, won = _pixels(input[some]), output[some], winner[some]
+        for level in call.direct:
+            sampled = _images(_rescaled(pixels, level))
+            response = _pixels(F.conv2d(sampled, weight_last, bias, *_convolution(signature)))
+            if level.plain:  # comes first, and starts the maximum
+                strongest, best = response, _images(response)
+                won.fill_(level.code)
+            else:
+                compete(response, level.align, strongest, won, level.code)
+        if call.patches:
+            flat = _flat_weight(weight[rows], call.patches)
+            biases = None if bias is None else bias[rows]
+            respond(_pyramid(pixels, call.patches), flat, biases, best, won, call.patches, signature.groups, count)
+        if call.direct:
+            output[some] = best
     return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
 
 
@@ -69,97 +71,76 @@ def fused_backward(
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the input and of the weight, each None if it is not needed."""
-    won = winner.permute(0, 2, 3, 1).contiguous()  # (N, H0, W0, M)
-    return (
-        _input_grad(grad, input, weight, won, signature, antialias, parts) if needed[0] else None,
-        _weight_grad(grad, input, weight, won, signature, antialias, parts) if needed[1] else None,
-    )
-
-
-def _weight_grad(
-    grad: Tensor, input: Tensor, weight: Tensor, won: Tensor, signature: Signature, antialias: bool, parts: int
-) -> Tensor:
-    tables = make_tables(signature, antialias, input.device)
-    total = weight.new_empty((weight.shape[0], tables.taps), dtype=torch.float32)
-    for number, (some, filters, count) in enumerate(
-        _chunks(input, signature, tables.pyramid.pixels * input.shape[1], parts)
-    ):
-        share = weight_grad(
-            _pyramid(input[some], tables),
-            _pixels(grad[some]).flatten(1, 2),
-            won[some].flatten(1, 2),
-            tables,
-            signature.groups,
-            count,
-        )
-        if parts == 1 and number > 0:
-            total += share
-        else:
-            total[filters] = share
-    if len(input) == 0:
-        total.zero_()
-    kernel = (signature.height.kernel, signature.width.kernel)
-    filters_last: Tensor = total.unflatten(1, (*kernel, weight.shape[1]))
-    return filters_last.permute(0, 3, 1, 2).to(weight.dtype)
-
-
-def _input_grad(
-    grad: Tensor, input: Tensor, weight: Tensor, won: Tensor, signature: Signature, antialias: bool, parts: int
-) -> Tensor:
-    tables = make_tables(signature, antialias, input.device)
-    way = make_way_back(signature, antialias, parts, input.device)
-    result = torch.empty_like(input)
+    call = make_call(signature, parts, antialias, input.device)
+    won_last = _pixels(winner)  # (N, H0, W0, M)
+    grad_input = torch.empty_like(input) if needed[0] else None
+    grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needed[1] else None
     weight_last = weight.contiguous(memory_format=torch.channels_last)
-    flat = _flat_weight(weight, tables.offsets.shape[1])
-    columns = flat.unflatten(0, (parts, signature.groups, -1)).mT.contiguous()  # (parts, groups, taps, M / groups)
-    levels_need = max((level.elements(signature) for level in way.direct), default=0)
-    patches_need = len(way.patches) * tables.positions * tables.taps * signature.groups
-    for some, _, _ in _chunks(input, signature, levels_need, parts):
-        slope, won_here = _pixels(grad[some]), won[some]
-        total = slope.new_zeros((len(slope), *input.shape[2:], input.shape[1]))
-        for level in way.direct:
-            total = _add_level_back(total, slope, won_here, weight_last, signature, level)
-        for few, filters, count in _chunks(input[some], signature, patches_need, parts):
-            add_patches_back(
-                slope[few].flatten(1, 2),
-                won_here[few].flatten(1, 2),
-                columns[filters.start // signature.out_channels :][:count].flatten(0, 1),
-                total[few],
-                way.patches,
-                tables.taps,
+    for some, rows, count in _chunks(input, signature, _need(call, signature), parts):
+        pixels, slope, won = _pixels(input[some]), _pixels(grad[some]), won_last[some]
+        total = torch.zeros_like(pixels) if needed[0] else None
+        for level in call.direct:
+            share = slope
+            if call.several:
+                share = slope.new_empty((len(slope), *level.response, slope.shape[3]))
+                resample(slope, level.spread, share, winner=won, code=level.code)
+            back, by_weight, _ = torch.ops.aten.convolution_backward(
+                _images(share),
+                _images(_rescaled(pixels, level)),
+                weight_last,
+                None,
+                *_convolution(signature),
+                False,
+                [0, 0],
+                1,
+                [*needed, False],
+            )
+            if grad_weight is not None:
+                grad_weight += by_weight
+            if total is not None:
+                resample(_pixels(back), level.collect, total, add=True)
+        if call.patches and grad_weight is not None:
+            by_weight = weight_grad(
+                _pyramid(pixels, call.patches),
+                slope.flatten(1, 2),
+                won.flatten(1, 2),
+                call.patches,
                 signature.groups,
                 count,
             )
-        result[some] = total.permute(0, 3, 1, 2)
-    return result
+            kernel = (signature.height.kernel, signature.width.kernel, weight.shape[1])
+            grad_weight[rows] += by_weight.unflatten(1, kernel).permute(0, 3, 1, 2)
+        if call.patches and total is not None:
+            _add_patches_back(total, slope, won, weight[rows], signature, call.patches, count)
+        if grad_input is not None and total is not None:
+            grad_input[some] = _images(total)
+    return grad_input, None if grad_weight is None else grad_weight.to(weight.dtype)
 
 
-def _add_level_back(
-    total: Tensor, grad: Tensor, won: Tensor, weight: Tensor, signature: Signature, level: DirectLevel
-) -> Tensor:
-    """Add the gradient that one level carries back, by a library's convolution; the identity starts the sum."""
-    share = grad
-    if len(won):
-        share = grad.new_empty((len(grad), *level.response, grad.shape[3]))
-        resample(grad, level.spread, share, winner=won, place=level.place)
-    axes = (signature.height, signature.width)
-    missing = [
-        length - ((response - 1) * axis.stride - 2 * axis.padding[0] + axis.dilation * (axis.kernel - 1) + 1)
-        for axis, length, response in zip(axes, level.size, level.response, strict=True)
-    ]
-    back = F.conv_transpose2d(
-        share.permute(0, 3, 1, 2),
-        weight,
-        stride=[axis.stride for axis in axes],
-        padding=[axis.padding[0] for axis in axes],
-        output_padding=[max(rows, 0) for rows in missing],
-        dilation=[axis.dilation for axis in axes],
-    )
-    pixels = _pixels(back[:, :, : level.size[0], : level.size[1]])  # uneven padding makes one too many
-    if level.place == 0:
-        return pixels
-    resample(pixels, level.collect, total, add=True)
-    return total
+def _add_patches_back(
+    total: Tensor, grad: Tensor, won: Tensor, weight: Tensor, signature: Signature, tables: PatchTables, parts: int
+) -> None:
+    groups = signature.groups
+    flat = _flat_weight(weight, tables)
+    columns = flat.unflatten(0, (parts, groups, -1)).mT.contiguous()  # (parts, groups, padded taps, M / groups)
+    need = len(tables) * tables.positions * tables.taps * groups
+    for some, rows, count in _chunks(_images(total), signature, need, parts):
+        first = rows.start // signature.out_channels
+        add_patches_back(
+            grad[some].flatten(1, 2),
+            won[some].flatten(1, 2),
+            columns[first : first + count].flatten(0, 1),
+            total[some],
+            tables,
+            groups,
+            count,
+        )
+
+
+def _need(call: Call, signature: Signature) -> int:
+    """Elements that are made of one image at a time."""
+    pyramid = call.patches.pyramid.pixels * signature.in_channels if call.patches else 0
+    return max(pyramid, *(level.elements(signature) for level in call.direct), 0)
 
 
 def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> Iterator[tuple[slice, slice, int]]:
@@ -173,13 +154,27 @@ def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> 
     for start in range(0, units, step):
         count = min(step, units - start)
         size = images // units
-        one = slice(0, filters) if parts == 1 else slice(start * filters, (start + count) * filters)
-        yield slice(start * size, (start + count) * size), one, 1 if parts == 1 else count
+        rows = slice(0, filters) if parts == 1 else slice(start * filters, (start + count) * filters)
+        yield slice(start * size, (start + count) * size), rows, 1 if parts == 1 else count
 
 
-def _pyramid(images: Tensor, tables: Tables) -> Tensor:
+def _convolution(signature: Signature) -> tuple[list[int], list[int], list[int]]:
+    """Stride, padding and dilation; what uneven padding puts behind a level is part of the level."""
+    axes = (signature.height, signature.width)
+    return [axis.stride for axis in axes], [axis.padding[0] for axis in axes], [axis.dilation for axis in axes]
+
+
+def _rescaled(pixels: Tensor, level: DirectLevel) -> Tensor:
+    """The images at the size of a level: (N, h, w, C)."""
+    if level.size == pixels.shape[1:3] and level.plain:
+        return pixels
+    rescaled = pixels.new_empty((len(pixels), *level.size, pixels.shape[3]))
+    resample(pixels, level.rescale, rescaled)
+    return rescaled
+
+
+def _pyramid(pixels: Tensor, tables: PatchTables) -> Tensor:
     """All levels of every image, one after the other: (N, pixels, C)."""
-    pixels = _pixels(images)
     pyramid = pixels.new_empty((len(pixels), tables.pyramid.pixels, pixels.shape[3]))
     resample(pixels, tables.pyramid, pyramid)
     return pyramid
@@ -190,7 +185,12 @@ def _pixels(images: Tensor) -> Tensor:
     return images.permute(0, 2, 3, 1).contiguous()
 
 
-def _flat_weight(weight: Tensor, padded_taps: int) -> Tensor:
+def _images(pixels: Tensor) -> Tensor:
+    """(N, H, W, C) as (N, C, H, W) in channels_last."""
+    return pixels.permute(0, 3, 1, 2)
+
+
+def _flat_weight(weight: Tensor, tables: PatchTables) -> Tensor:
     """(M, C, Kh, Kw) as contiguous (M, padded taps), channels last."""
     flat = weight.permute(0, 2, 3, 1).flatten(1)
-    return F.pad(flat, (0, padded_taps - flat.shape[1])).contiguous()
+    return F.pad(flat, (0, tables.offsets.shape[1] - flat.shape[1])).contiguous()

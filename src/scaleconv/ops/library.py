@@ -63,7 +63,7 @@ def si_conv2d(
     scales: list[float],
     antialias: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Output and winner, as `pool_levels` returns them.
+    """Output, and for each output the index in `scales` of the level it came from.
 
     Args:
         input: (N, C, H, W), N a multiple of `parts`.
@@ -141,7 +141,9 @@ def _differentiate(ctx: Any, grad: Tensor, _winner: Tensor) -> tuple[Tensor | No
     if torch.is_grad_enabled() and parts == 1:  # to be differentiated again, which the kernels cannot
         signature, _, antialias = _plan(input, weight, ctx.settings)
         levels = level_maps(signature, antialias, input.dtype, input.device)
-        grads = pool_backward(grad, input, weight, winner, levels, needed)
+        places = torch.zeros(len(signature.scales), dtype=torch.uint8, device=winner.device)
+        places[[level.index for level in levels]] = torch.arange(len(levels), dtype=torch.uint8, device=winner.device)
+        grads = pool_backward(grad, input, weight, places[winner.int()], levels, needed)
     else:
         if needed[0] or needed[1]:
             both = si_conv2d_backward(grad, input, weight, winner, *ctx.settings, needed[:2])

@@ -140,14 +140,14 @@ def si_conv2d(
     images = input if input.ndim == 4 else input.unsqueeze(0)
     output: Tensor
     if len(indices) > 1 and _by_kernels(input, weight):
-        output, place = library.si_conv2d(images, weight, bias, *settings, antialias)
+        output, winner = library.si_conv2d(images, weight, bias, *settings, antialias)
     else:
         output, place = pool_levels(images, weight, bias, _levels(*call, antialias, input.dtype, input.device))
-    if input.ndim == 3:
-        output, place = output.squeeze(0), place.squeeze(0)
+        if return_winner:
+            winner = torch.tensor(indices, dtype=torch.uint8, device=input.device)[place.int()]
     if not return_winner:
-        return output
-    return output, torch.tensor(indices, dtype=torch.uint8, device=input.device)[place.int()]
+        return output if input.ndim == 4 else output.squeeze(0)
+    return (output, winner) if input.ndim == 4 else (output.squeeze(0), winner.squeeze(0))
 
 
 def _by_kernels(input: Tensor, weight: Tensor) -> bool:

@@ -9,13 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .patch_tables import PatchTables
 from .respond import precision, vector_width
-from .way_back import PatchLevels
 
 
 @triton.jit(do_not_specialize=["images"])
 def _multiply(
-    grad, winner, weight, products, places, images, positions, filters_per_group, groups, padded_taps, levels,
+    grad, winner, weight, products, codes, images, positions, filters_per_group, groups, padded_taps, levels,
     SEVERAL: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -26,7 +26,7 @@ def _multiply(
     tap = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
     image, position = part * images + row // positions, row % positions
     outputs = (image * positions + position) * (groups * filters_per_group) + group * filters_per_group
-    place = tl.load(places + level)
+    code = tl.load(codes + level)
     total = tl.zeros((BLOCK_P, BLOCK_K), dtype=tl.float32)
     for first in range(0, filters_per_group, BLOCK_M):
         within = first + tl.arange(0, BLOCK_M)
@@ -35,7 +35,7 @@ def _multiply(
         at = outputs[:, None] + within[None, :]
         share = tl.load(grad + at, mask=known, other=0)
         if SEVERAL:
-            share = tl.where(tl.load(winner + at, mask=known, other=0) == place, share, 0)
+            share = tl.where(tl.load(winner + at, mask=known, other=0) == code, share, 0)
         to = (block * padded_taps + tap)[None, :] * filters_per_group + within[:, None]
         total = tl.dot(share, tl.load(weight + to, mask=live[:, None], other=0), total, input_precision=PRECISION)
     patch = ((image * levels + level) * positions + position) * (groups * TAPS) + group * TAPS
@@ -81,8 +81,7 @@ def _collect(
 
 
 def add_patches_back(
-    grad: Tensor, winner: Tensor, weight: Tensor, result: Tensor, tables: PatchLevels, taps: int, groups: int,
-    parts: int,
+    grad: Tensor, winner: Tensor, weight: Tensor, result: Tensor, tables: PatchTables, groups: int, parts: int,
 ) -> None:  # fmt: skip
     """Add the gradient of the input that comes by these levels.
 
@@ -91,12 +90,11 @@ def add_patches_back(
         winner: the same; without elements if there is one level.
         weight: (parts · groups, padded taps, M / groups), contiguous.
         result: (N, H, W, C), contiguous, added to.
-        taps: of a filter.
         groups, parts: of the channels, and of the batch.
     """
     images, height, width, channels = result.shape
-    positions, filters, levels = grad.shape[1], grad.shape[2] // groups, len(tables)
-    if images == 0 or levels == 0:
+    positions, filters, levels, taps = grad.shape[1], grad.shape[2] // groups, len(tables), tables.taps
+    if images == 0:
         return
     products = grad.new_empty((images, levels, positions, groups * taps))
     narrow = grad.dtype == torch.float32
@@ -108,7 +106,7 @@ def add_patches_back(
         parts * groups * levels,
     )
     _multiply[grid](
-        grad, winner, weight, products, tables.places,
+        grad, winner, weight, products, tables.codes,
         images // parts, positions, filters, groups, weight.shape[1], levels,
         SEVERAL=winner.numel() > 0, TAPS=taps, PRECISION=precision(),
         BLOCK_P=64, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=4, num_stages=2,

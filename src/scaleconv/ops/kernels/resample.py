@@ -4,15 +4,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .tables import Bands
+from .bands import Bands
 
-ELEMENTS = 2048  # of the result that a program makes of one image
+ELEMENTS = 1024  # of the result that a program makes of one image
 
 
-@triton.jit(do_not_specialize=["images", "place"])
+@triton.jit(do_not_specialize=["images", "code"])
 def _resample(
     source, winner, result, row_first, row_weights, col_first, col_weights, pixel_rows, pixel_cols,
-    images, pixels, place, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    images, pixels, code, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROW_TAPS: tl.constexpr, COL_TAPS: tl.constexpr, MASKED: tl.constexpr, ADD: tl.constexpr,
     IMAGES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -35,7 +35,7 @@ def _resample(
                 index = start + (corner + i * WIDTH + j)[:, None] * CHANNELS + channel
                 value = tl.load(source + index, mask=taken, other=0).to(tl.float32)
                 if MASKED:
-                    value = tl.where(tl.load(winner + index, mask=taken, other=0) == place, value, 0)
+                    value = tl.where(tl.load(winner + index, mask=taken, other=0) == code, value, 0)
                 total += value * weight
         to = result + (image * pixels + pixel)[:, None] * CHANNELS + channel
         if ADD:
@@ -49,24 +49,28 @@ def resample(
     result: Tensor,
     *,
     winner: Tensor | None = None,
-    place: int = 0,
+    code: int = 0,
     add: bool = False,
 ) -> None:
     """Resample images (N, H, W, C) into `result` (N, pixels, C); both contiguous.
 
-    With `winner`, of the shape of the images, only what `place` won is taken; with `add`, the result is added to.
+    With `winner`, of the shape of the images, only what the level `code` won is taken. With `add`, it is added.
     """
     images, height, width, channels = source.shape
     if images == 0:
         return
-    block_c = min(triton.next_power_of_2(channels), 64)
-    block_x = ELEMENTS // block_c // 2 if channels > 1 else 256
-    together = 1 if channels >= 16 else 8  # images that share what was read of the tables
+    block_x, block_c, together = choose_blocks(channels)
     grid = (triton.cdiv(bands.pixels, block_x), triton.cdiv(channels, block_c), triton.cdiv(images, together))
     _resample[grid](
         source, source if winner is None else winner, result,
         bands.row_first, bands.row_weights, bands.col_first, bands.col_weights, bands.pixel_rows, bands.pixel_cols,
-        images, bands.pixels, place, HEIGHT=height, WIDTH=width, CHANNELS=channels,
+        images, bands.pixels, code, HEIGHT=height, WIDTH=width, CHANNELS=channels,
         ROW_TAPS=bands.row_weights.shape[1], COL_TAPS=bands.col_weights.shape[1],
         MASKED=winner is not None, ADD=add, IMAGES=together, BLOCK_X=block_x, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
+
+
+def choose_blocks(channels: int) -> tuple[int, int, int]:
+    """Pixels and channels at a time, and images that share what was read of the tables."""
+    block_c = min(triton.next_power_of_2(channels), 64)
+    return (256, 1, 8) if channels == 1 else (ELEMENTS // block_c, block_c, 1 if channels >= 16 else 8)

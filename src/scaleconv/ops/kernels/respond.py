@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .tables import Tables
+from .patch_tables import PatchTables
 
 Blocks = tuple[int, int, int, int, int, int | None]  # positions, filters, taps, warps, stages, registers
 
@@ -98,10 +98,10 @@ def _response(
 
 @triton.jit(do_not_specialize=["images"])
 def _respond(
-    pyramid, weight, bias, output, winner, where, right_weights, below_weights, row_steps, offsets, wins_ties,
+    pyramid, weight, bias, output, winner, where, right_weights, below_weights, row_steps, offsets, codes,
     images, positions, filters_per_group, channels_per_group, groups, col_step, pixel_stride, image_stride,
     padded_taps, output_stride_n, output_stride_m, output_stride_p, TAPS: tl.constexpr, LEVELS: tl.constexpr,
-    HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
+    PLAIN: tl.constexpr, HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(2)
@@ -116,31 +116,35 @@ def _respond(
     added = tl.zeros((BLOCK_M,), dtype=tl.float32)
     if HAS_BIAS:
         added += tl.load(bias + filters, mask=live, other=0).to(tl.float32)
-    best, _ = _response(
-        pyramid, weight, where, right_weights, below_weights, row_steps, offsets, start, position, valid, 0,
-        filters, live, positions, col_step, pixel_stride, padded_taps, TAPS,
-        False, VECTOR, ALIGNED, PRECISION, BLOCK_P, BLOCK_M, BLOCK_K,
-    )  # fmt: skip
-    best += added[None, :]
-    won = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.int32)
-    for level in range(1, LEVELS):
+    place = (group * filters_per_group + within)[None, :]
+    written = valid[:, None] & live[None, :]
+    at = (image[:, None] * positions + position[:, None]) * (groups * filters_per_group) + place
+    to = image[:, None] * output_stride_n + position[:, None] * output_stride_p + place * output_stride_m
+    if PLAIN:  # the identity is here and starts the maximum
+        best, _ = _response(
+            pyramid, weight, where, right_weights, below_weights, row_steps, offsets, start, position, valid, 0,
+            filters, live, positions, col_step, pixel_stride, padded_taps, TAPS,
+            False, VECTOR, ALIGNED, PRECISION, BLOCK_P, BLOCK_M, BLOCK_K,
+        )  # fmt: skip
+        best += added[None, :]
+        won = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.int32) + tl.load(codes)
+    else:
+        best = tl.load(output + to, mask=written, other=0).to(tl.float32)
+        won = tl.load(winner + at, mask=written, other=0).to(tl.int32)
+    for level in range(PLAIN, LEVELS):
         aligned, covered = _response(
             pyramid, weight, where, right_weights, below_weights, row_steps, offsets, start, position, valid, level,
             filters, live, positions, col_step, pixel_stride, padded_taps, TAPS,
             True, VECTOR, ALIGNED, PRECISION, BLOCK_P, BLOCK_M, BLOCK_K,
         )  # fmt: skip
         aligned += added[None, :]
-        ties = tl.load(wins_ties + level) != 0
-        wins = (aligned > best) | (ties & (aligned == best)) | ((aligned != aligned) & (best == best))
+        code = tl.load(codes + level)
+        wins = (aligned > best) | ((aligned == best) & (code < won)) | ((aligned != aligned) & (best == best))
         wins = wins & covered[:, None]
         best = tl.where(wins, aligned, best)
-        won = tl.where(wins, level, won)
-    place = (group * filters_per_group + within)[None, :]
-    written = valid[:, None] & live[None, :]
-    at = (image[:, None] * positions + position[:, None]) * (groups * filters_per_group) + place
-    if LEVELS > 1:
+        won = tl.where(wins, code, won)
+    if LEVELS > PLAIN:
         tl.store(winner + at, won.to(tl.uint8), mask=written)
-    to = image[:, None] * output_stride_n + position[:, None] * output_stride_p + place * output_stride_m
     tl.store(output + to, best.to(output.dtype.element_ty), mask=written)
 
 
@@ -150,19 +154,19 @@ def respond(
     bias: Tensor | None,
     output: Tensor,
     winner: Tensor,
-    tables: Tables,
+    tables: PatchTables,
     groups: int,
     parts: int,
     blocks: Blocks | None = None,
 ) -> None:
-    """Fill output and winner from the pyramids.
+    """Fill output and winner from the pyramids; without the identity, what is in them already competes as well.
 
     Args:
         pyramid: (N, pixels, C), contiguous.
         weight: (parts · M, padded taps), contiguous; part i of the batch is convolved with the i-th M filters.
         bias: (parts · M) or None.
         output: (N, M, H0, W0), of any strides whose last two dimensions can be seen as one.
-        winner: (N, positions, M), contiguous; not used if there is one level.
+        winner: (N, positions, M), contiguous; not used by the identity alone.
         groups, parts: of the channels, and of the batch.
         blocks: positions, filters and taps at a time, warps and stages; chosen by the sizes if None.
     """
@@ -180,10 +184,10 @@ def respond(
     )
     _respond[grid](
         pyramid, weight, weight if bias is None else bias, output, winner,
-        tables.where, tables.right, tables.below, tables.row_steps, tables.offsets, tables.wins_ties,
+        tables.where, tables.right, tables.below, tables.row_steps, tables.offsets, tables.codes,
         images, tables.positions, filters, per_group, groups, tables.col_step, channels, pixels * channels,
         weight.shape[1], output.stride(0), output.stride(1), output.stride(3),
-        TAPS=tables.taps, LEVELS=tables.levels, HAS_BIAS=bias is not None,
+        TAPS=tables.taps, LEVELS=len(tables), PLAIN=int(tables.plain), HAS_BIAS=bias is not None,
         VECTOR=vector_width(per_group, pyramid.dtype), ALIGNED=per_group % block_k == 0, PRECISION=precision(),
         BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k,
         num_warps=warps, num_stages=stages, maxnreg=registers,

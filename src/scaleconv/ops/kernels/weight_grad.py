@@ -9,16 +9,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .patch_tables import PatchTables
 from .respond import Blocks, find, patches, precision, tap_offsets, taps_at, vector_width
-from .tables import Tables
 
 
 @triton.jit(do_not_specialize=["images", "rows_per_split"])
 def _weight_grad(
-    pyramid, grad, winner, sums, where, right_weights, below_weights, row_steps, offsets,
+    pyramid, grad, winner, sums, where, right_weights, below_weights, row_steps, offsets, codes,
     images, positions, filters_per_group, channels_per_group, groups, col_step, pixel_stride, image_stride,
-    padded_taps, rows_per_split, splits, TAPS: tl.constexpr, LEVELS: tl.constexpr,
-    VECTOR: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
+    padded_taps, rows_per_split, splits, TAPS: tl.constexpr, LEVELS: tl.constexpr, SEVERAL: tl.constexpr,
+    INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     block, split = tl.program_id(2) // splits, tl.program_id(2) % splits
@@ -40,24 +40,22 @@ def _weight_grad(
         known = valid[:, None] & live[None, :]
         slope = tl.load(grad + at, mask=known, other=0)
         won = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.uint8)
-        if LEVELS > 1:
+        if SEVERAL:
             won = tl.load(winner + at, mask=known, other=0)
-        share = tl.where(won == 0, slope, 0)
-        base, down, right, weight_down, weight_right, _ = find(
-            where, right_weights, below_weights, row_steps, 0, position, valid, positions, col_step, pixel_stride
-        )
-        offset = tap_offsets(offsets, tl.program_id(0) * BLOCK_K, ALIGNED, BLOCK_K)
-        seen = taps_at(pyramid, base + start, offset, VECTOR, False)
-        total = tl.dot(tl.trans(seen), share, total, input_precision=PRECISION)
-        for level in range(1, LEVELS):
+        for level in range(0, LEVELS):
             base, down, right, weight_down, weight_right, _ = find(
                 where, right_weights, below_weights, row_steps, level, position, valid, positions, col_step,
                 pixel_stride,
             )  # fmt: skip
             offset = tap_offsets(offsets, level * padded_taps + tl.program_id(0) * BLOCK_K, ALIGNED, BLOCK_K)
             base += start
-            seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, False)
-            share = tl.where(won == level, slope, 0)
+            if INTERPOLATE:
+                seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, False)
+            else:
+                seen = taps_at(pyramid, base, offset, VECTOR, False)
+            share = slope
+            if SEVERAL:
+                share = tl.where(won == tl.load(codes + level), slope, 0)
             total = tl.dot(tl.trans(seen), share, total, input_precision=PRECISION)
     filters = block * filters_per_group + within
     to = sums + split * (tl.num_programs(2) // splits * filters_per_group * padded_taps).to(tl.int64)
@@ -68,7 +66,7 @@ def weight_grad(
     pyramid: Tensor,
     grad: Tensor,
     winner: Tensor,
-    tables: Tables,
+    tables: PatchTables,
     groups: int,
     parts: int,
     blocks: Blocks | None = None,
@@ -79,7 +77,7 @@ def weight_grad(
     Args:
         pyramid: (N, pixels, C), contiguous.
         grad: (N, positions, M), contiguous.
-        winner: the same; not used if there is one level.
+        winner: the same; without elements if there is one level.
         groups, parts: of the channels, and of the batch.
         blocks: positions, filters and taps at a time, warps and stages.
         splits: programs that share the positions.
@@ -98,9 +96,10 @@ def weight_grad(
         grid = (triton.cdiv(tables.taps, block_k), triton.cdiv(filters, block_m), groups * parts * splits)
         _weight_grad[grid](
             pyramid, grad, winner, sums,
-            tables.where, tables.right, tables.below, tables.row_steps, tables.offsets,
+            tables.where, tables.right, tables.below, tables.row_steps, tables.offsets, tables.codes,
             images, tables.positions, filters, per_group, groups, tables.col_step, channels, pixels * channels,
-            padded_taps, rows_per_split, splits, TAPS=tables.taps, LEVELS=tables.levels,
+            padded_taps, rows_per_split, splits, TAPS=tables.taps, LEVELS=len(tables),
+            SEVERAL=winner.numel() > 0, INTERPOLATE=len(tables) > 1 or not tables.plain,
             VECTOR=vector_width(per_group, pyramid.dtype), ALIGNED=per_group % block_k == 0, PRECISION=precision(),
             BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
         )  # fmt: skip
