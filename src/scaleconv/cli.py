@@ -51,7 +51,7 @@ def _root() -> None:
 def reproduce(
     item: Annotated[str, typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; all runs every one.")],
     preset: Preset = "quick",
-    models: Annotated[str | None, typer.Option(help="Networks, separated by commas.")] = None,
+    models: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
     folds: Annotated[str | None, typer.Option(help="Folds, separated by commas.")] = None,
     epochs: Epochs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and of the order of the digits.")] = None,
@@ -69,7 +69,7 @@ def reproduce(
     changes = {
         "models": models and [part.strip() for part in models.split(",")],
         "folds": folds and _whole_numbers("folds", folds),
-        "training.epochs": epochs,
+        "epochs": epochs,
         "seed": seed,
     }
     overrides = _overrides(changes, settings)
@@ -129,7 +129,7 @@ def report(
 
 @app.command()
 def train(
-    model: Annotated[str, typer.Argument(help="convnet, hierarchical, si_convnet or ensemble.")],
+    model: Annotated[str, typer.Argument(help="convnet, hierarchical, si_convnet, ensemble, rbm, si_rbm or pixels.")],
     fold: Annotated[int, typer.Option(help="The fold to train on.")] = 0,
     item: Annotated[str, typer.Option(help="Whose recipe to use.")] = "table1",
     point: Annotated[str | None, typer.Option(help="The point of a curve, such as maps36; the first if none.")] = None,
@@ -141,11 +141,11 @@ def train(
     data_dir: DataDir = None,
     settings: Set = None,
 ) -> None:
-    """Train one network on one fold; its record and weights are kept."""
+    """Train one method on one fold; its record and weights are kept."""
     from scaleconv.experiments import load_experiment, plan_runs
     from scaleconv.experiments.progress import run_on_terminal
 
-    changes = {"models": [model], "folds": [fold], "training.epochs": epochs}
+    changes = {"models": [model], "folds": [fold], "epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)
     (record,) = run_on_terminal(experiment, results / name, device, data_dir)
     (run,) = plan_runs(experiment)

@@ -142,7 +142,7 @@ WRONG = {
     "all models": (("reproduce", "all", "--models", "convnet"), "`models` must be given with one item, not with all"),
     "all setting": (("reproduce", "all", "--set", "training.foo=1"), "`foo`", "unknown"),
     "point": (("train", "convnet", "--item", "fig4a", "--point", "x"), "`point` must be one of maps", "got 'x'"),
-    "cost": (("reproduce", "cost", "--epochs", "3"), "`training` in cost.toml is unknown"),
+    "cost": (("reproduce", "cost", "--epochs", "3"), "`epochs` in cost.toml is unknown"),
     "cost device": (("reproduce", "cost", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "no training": (("train", "convnet", "--item", "cost"), "`item` must be one that trains networks, got 'cost'"),
     "few digits": (("reproduce", "fig4b", "--set", "data.test=9900", "--epochs", "1"), "must be of at least"),

@@ -1,5 +1,6 @@
 """Every file in the package is read, and what does not belong in one is refused by name."""
 
+from dataclasses import asdict
 from importlib import resources
 
 import pytest
@@ -39,7 +40,14 @@ def test_the_quick_preset_needs_no_data_and_three_repeats():
     experiment = load_experiment("table1", "quick")
     assert experiment.settings.data.dataset == "embedded"
     assert len(experiment.folds) >= 3
-    assert set(experiment.models) == {"convnet", "hierarchical", "si_convnet"}
+    assert set(experiment.models) == {"convnet", "hierarchical", "si_convnet", "rbm", "si_rbm", "pixels"}
+
+
+@pytest.mark.parametrize("preset", ["quick", "paper"])
+def test_both_rbms_have_one_recipe_and_as_many_units(preset):
+    settings = load_experiment("table1", preset).settings
+    assert asdict(settings.si_rbm) == {**asdict(settings.rbm), "scales": settings.si_rbm.scales}
+    assert settings.si_rbm.scales == pytest.approx([2 ** (k / 3) for k in range(6)])
 
 
 def test_overrides_reach_any_depth():
@@ -87,7 +95,8 @@ def test_presets_of_an_item_are_stronger_than_what_it_takes_over():
 @pytest.mark.parametrize("preset", ["quick", "paper"])
 def test_what_is_measured_on_networks_of_table_1_has_its_very_settings(item, preset):
     measured, table = load_experiment(item, preset), load_experiment("table1", preset)
-    assert measured.settings.of_training() == table.settings.of_training()
+    for model in measured.models:
+        assert measured.settings.of_training(model) == table.settings.of_training(model)
     assert measured.reuse[0] == "table1"
     assert set(measured.models) <= set(table.models)
     assert set(measured.folds) <= set(table.folds)
@@ -129,6 +138,11 @@ WRONG = {
     "cost": (("cost", "quick", {"calls": 0}), "`calls` must be at least 1, got 0"),
     "cost scales": (("cost", "quick", {"largest": [1]}), r"`largest` must hold values above 1, got \[1.0\]"),
     "cost key": (("cost", "quick", {"training.epochs": 3}), "`training` in cost.toml is unknown"),
+    "units": (("table1", "quick", {"rbm.hidden": 0}), "`hidden` must be at least 1, got 0"),
+    "rbm scales": (("table1", "quick", {"si_rbm.scales": [2.0]}), "`scales` must contain 1"),
+    "rbm key": (("table1", "quick", {"rbm.scales": [1.0]}), r"`scales` in table1.toml, \[rbm\] is unknown"),
+    "penalties": (("table1", "quick", {"softmax.penalties": []}), r"`penalties` must hold at least one, .* got \[\]"),
+    "held out": (("table1", "quick", {"softmax.held_out": 1}), "`held_out` must lie between 0 and 1, got 1.0"),
     "maps": (("table1", "quick", {"network.maps": [3]}), "`maps` must be two positive numbers"),
 }
 

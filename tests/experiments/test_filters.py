@@ -16,7 +16,7 @@ def test_tiles_lie_in_rows_with_lines_between():
 
 def test_a_picture_is_written(tmp_path):
     path = tmp_path / "filters.png"
-    draw_filters(torch.randn(12, 8, 8), torch.rand(5, 8, 8), "RBM", path)
+    draw_filters(torch.randn(12, 8, 8), torch.rand(5, 8, 8), "RBM", [path])
     from matplotlib.image import imread
 
     pixels = imread(path)
@@ -25,7 +25,7 @@ def test_a_picture_is_written(tmp_path):
 
 
 def test_filters_that_are_zero_are_drawn_too(tmp_path):
-    draw_filters(torch.zeros(2, 4, 4), torch.zeros(2, 4, 4), "nothing learned", tmp_path / "zero.png")
+    draw_filters(torch.zeros(2, 4, 4), torch.zeros(2, 4, 4), "nothing learned", [tmp_path / "zero.png"])
     assert (tmp_path / "zero.png").stat().st_size > 1000
 
 
@@ -35,5 +35,5 @@ def test_wrong_shapes_are_named(tmp_path):
         (torch.zeros(1, 4, 4), torch.zeros(0, 4, 4), "samples", "(0, 4, 4)"),
     ):
         with pytest.raises(ValueError, match=re.escape(f"`{name}` must be of shape (N, height, width)")) as refusal:
-            draw_filters(filters, samples, "", tmp_path / "x.png")
+            draw_filters(filters, samples, "", [tmp_path / "x.png"])
         assert shape in str(refusal.value)

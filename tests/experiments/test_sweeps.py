@@ -144,7 +144,8 @@ def test_records_made_before_a_setting_existed_still_count(tmp_path):
     """The records of 100 epochs know nothing of test digits or measures; nothing is run again."""
     folder = tmp_path / "table1-100"
     shutil.copytree(ROOT / "results" / "table1-100", folder)
-    loaded = load_experiment("table1", "paper", {"training.epochs": 100})
+    networks = ["convnet", "hierarchical", "si_convnet", "ensemble"]
+    loaded = load_experiment("table1", "paper", {"training.epochs": 100, "models": networks})
     assert "test" not in json.loads((folder / "convnet-fold0-seed0.json").read_text())["config"]["data"]
     assert len(run_experiment(loaded, folder, data_dir=Path("nowhere"))) == 24
 

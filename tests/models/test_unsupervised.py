@@ -65,6 +65,16 @@ def test_the_test_error_is_that_of_the_written_weights():
     assert run.test_error == pytest.approx(100 * wrong.item())
 
 
+def test_samples_are_those_of_the_learned_machine():
+    for name in UNSUPERVISED:
+        (run,) = train_unsupervised(name, FOLDS[:1], SETTINGS)
+        if name == "rbm":
+            parts = {part: run.weights[f"rbm.{part}"] for part in ("weight", "hidden_bias", "visible_bias")}
+            start = FOLDS[0].test_images[:100].flatten(1)
+            assert torch.equal(run.samples, RBM(16).load(**parts).sample(100, 10, start=start))
+        assert (run.samples is None) == (name == "pixels")
+
+
 def test_test_digits_change_nothing_but_the_test_error():
     fold = FOLDS[0]
     blind = Fold(fold.train_images, fold.train_labels, torch.zeros_like(fold.test_images), fold.test_labels)

@@ -11,11 +11,21 @@ from typing import Any
 
 from ..data import parse_scales
 from ..data.scaled import TRUNCATIONS
-from ..models import TITLES, Shape
+from ..models import UNSUPERVISED, Shape
 from ..ops.signature import DEFAULT_SCALES, check_scales
+from .feature_config import RBMConfig, SIRBMConfig, SoftmaxConfig
+from .titles import TITLES
 
 PRECISIONS = ("float32", "bfloat16")
 MEASURES = ("", "test_scales", "invariance", "winners", "equivariance")
+
+# What the result of a model depends on: these for the networks, and others for those that learn features first.
+OF_NETWORKS = ("data", "network", "training", "measure")
+OF_FEATURES = {
+    "rbm": ("data", "rbm", "softmax"),
+    "si_rbm": ("data", "si_rbm", "softmax"),
+    "pixels": ("data", "softmax"),
+}
 
 
 @dataclass(frozen=True)
@@ -139,23 +149,31 @@ class MeasureConfig:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that the result of a run depends on, besides its model, fold and seed."""
+    """All that the result of a run depends on, besides its model, fold and seed; each model uses some of it."""
 
     data: DataConfig = field(default_factory=DataConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     measure: MeasureConfig = field(default_factory=MeasureConfig)
+    rbm: RBMConfig = field(default_factory=RBMConfig)
+    si_rbm: SIRBMConfig = field(default_factory=SIRBMConfig)
+    softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
 
-    def plain(self) -> dict[str, Any]:
-        """As plain values, the way they go into records."""
-        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+    def plain(self, model: str) -> dict[str, Any]:
+        """Those that the result of a model depends on, as plain values, the way they go into records."""
+        used = {name: asdict(getattr(self, name)) for name in OF_FEATURES.get(model, OF_NETWORKS)}
+        values: dict[str, Any] = json.loads(json.dumps(used))
         return values
 
-    def of_training(self) -> dict[str, Any]:
+    def of_training(self, model: str) -> dict[str, Any]:
         """Those that the trained weights depend on: not what is measured on them."""
-        values = self.plain()
-        del values["measure"]
-        return values
+        return {name: values for name, values in self.plain(model).items() if name != "measure"}
+
+    def epochs(self, model: str) -> int:
+        """How many entries the history of a model's run has; the control on pixels is trained in one go."""
+        if model == "pixels":
+            return 1
+        return {"rbm": self.rbm, "si_rbm": self.si_rbm}.get(model, self.training).epochs
 
 
 @dataclass(frozen=True)
@@ -200,7 +218,7 @@ class Experiment:
     Attributes:
         item, preset: where the settings come from.
         title: heading of its table and figure.
-        models: names in `scaleconv.models.TITLES`, for which the runner has a procedure.
+        models: names in `TITLES`, for which the runner has a procedure.
         baseline: the model the others are compared with.
         folds: which repeats are run: sets of the digits, or draws of them.
         points: what is varied, one group of runs each.
@@ -232,6 +250,9 @@ class Experiment:
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"`{name}` must name at least one, and none twice, got {list(values)}")
+        features = [name for name in self.models if name in UNSUPERVISED]
+        if features and any(point.settings.measure.kind for point in self.points):
+            raise ValueError(f"`models` must be networks where something is measured on them, got {features[0]!r}")
         names = [point.name for point in self.points]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"`points` must hold at least one, and no name twice, got {names}")

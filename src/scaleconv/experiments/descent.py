@@ -7,7 +7,7 @@ the business of `training.py` and `together.py`; here are epochs, tests and chec
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from .checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from .digits import DigitStore, RunDigits
 from .plan import Run, Watcher
-from .records import Epoch
+from .records import Epoch, Series
 from .together import Together
 from .training import Trainer, count_errors
 
@@ -25,16 +25,20 @@ class Outcome:
     """What training leaves of a run.
 
     Attributes:
-        weights: by name, as the network's `load_state_dict` takes them.
+        weights: by name, as the network's `load_state_dict` takes them; of an RBM, with samples from it.
         history: of all epochs; the last one was tested.
         parameters: numbers learned.
         runs_together: how many runs shared the device.
+        seconds_beside: of training that is in no epoch.
+        series: what else training found out, by name.
     """
 
     weights: dict[str, Tensor]
     history: list[Epoch]
     parameters: int
     runs_together: int
+    seconds_beside: float = 0.0
+    series: dict[str, Series] = field(default_factory=dict)
 
 
 def descend(runs: Sequence[Run], store: DigitStore, folder: Path, watcher: Watcher) -> dict[Run, Outcome]:

@@ -55,6 +55,10 @@ class RunDigits:
         made = make_scaled(self.originals[:count], scale, self.config.size, truncate="allow")
         return made - self.mean
 
+    def pixels(self, images: Tensor) -> Tensor:
+        """Images as they were before the mean was subtracted, in [0, 1]."""
+        return (images + self.mean).clamp(0, 1)
+
     def blank(self) -> Tensor:
         """An empty image, as the network would see it: (1, 1, H, W)."""
         return torch.full_like(self.test[:1], -self.mean)

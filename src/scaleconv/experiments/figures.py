@@ -4,6 +4,7 @@ A model has the same colour in every figure. Pictures are written as PNG and SVG
 bytes.
 """
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..data.atomic import atomic_path
 from ..metrics import relative_reduction, summarise
+from ..models import UNSUPERVISED
 from .panels import Line, Panel
 from .records import Record
 from .titles import TITLES
@@ -22,6 +24,7 @@ COLOURS = {
     "ensemble": "#aa7700",
     "rbm": "#66ccee",
     "si_rbm": "#ee6677",
+    "pixels": "#999999",
     # The layers alone, where those are compared: as the networks made of them.
     "conv2d": "#4477aa",
     "si_conv2d": "#cc3311",
@@ -33,11 +36,20 @@ FORMATS = ("png", "svg")
 
 
 def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequence[Path]) -> None:
-    """Test error against epoch, one line per method: the mean over its runs, and the range they span."""
-    figure = _figure(7, 4.5)
+    """Test error against epoch, one line per method: the mean over its runs, and the range they span.
+
+    Methods that learn features have one error only, that of the classifier at the end; it is drawn across all epochs.
+    """
+    figure = make_figure(7, 4.5)
     axis = figure.add_subplot()
     for model in [name for name in TITLES if any(record.model == name for record in records)]:
         runs = [record for record in records if record.model == model]
+        if model in UNSUPERVISED:
+            errors = [record.error for record in runs]
+            label = f"{TITLES[model]}: {fmean(errors):.2f} % (n = {len(runs)})"
+            axis.axhline(fmean(errors), color=COLOURS[model], label=label, linestyle="--")
+            axis.axhspan(min(errors), max(errors), color=COLOURS[model], alpha=0.15, linewidth=0)
+            continue
         by_epoch: dict[int, list[float]] = {}
         for record in runs:
             for entry in record.history:
@@ -54,7 +66,9 @@ def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequen
     axis.yaxis.set_minor_formatter("{x:g}")
     axis.grid(alpha=0.3, which="both")
     axis.legend()
-    _save(figure, title, claim, paths)
+    if all(record.model in UNSUPERVISED for record in records):
+        axis.set_xticks([])
+    save_figure(figure, title, claim, paths)
 
 
 def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
@@ -62,7 +76,7 @@ def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence
     compare = len(panels) == 1 and bool(panels[0].compared())
     count = len(panels) + compare
     columns = 4 if count > 4 else count
-    figure = _figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.2 * -(-count // columns))
+    figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.2 * -(-count // columns))
     axes = figure.subplots(-(-count // columns), columns, squeeze=False).flat
     for panel, axis in zip(panels, axes, strict=False):
         {"lines": _lines, "bars": _bars, "shares": _shares}[panel.kind](axis, panel)
@@ -70,7 +84,7 @@ def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence
             axis.set_title(panel.title, fontsize=9)
     if compare:
         _reductions(axes[1], panels[0])
-    _save(figure, title, claim, paths)
+    save_figure(figure, title, claim, paths)
 
 
 def _lines(axis: Any, panel: Panel) -> None:
@@ -177,7 +191,8 @@ def _ticks(axis: Any, panel: Panel) -> None:
         axis.set_xticks([], minor=True)
 
 
-def _figure(width: float, height: float) -> Any:
+def make_figure(width: float, height: float) -> Any:
+    """An empty figure, in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -185,10 +200,12 @@ def _figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _save(figure: Any, title: str, claim: str, paths: Sequence[Path]) -> None:
+def save_figure(figure: Any, title: str, claim: str, paths: Sequence[Path]) -> None:
+    """Write a figure in the formats that the endings of its paths name."""
     from matplotlib import rc_context
 
-    figure.suptitle(f"{title}\n{claim}" if claim else title, fontsize=10)
+    lines = [title, *textwrap.wrap(claim, int(13 * figure.get_figwidth()))]  # so many letters fit into an inch
+    figure.suptitle("\n".join(lines), fontsize=10)
     for path in paths:
         kind = path.suffix.removeprefix(".")
         # Without a date and with fixed names inside, the same records give the same file.

@@ -17,6 +17,7 @@ from .cost import CostStudy
 from .schema import build
 
 SECTIONS = tuple(field.name for field in fields(Settings))
+TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
 Table = dict[str, Any]
 
 # In the order in which they are run: the later ones take networks of the earlier ones.
@@ -25,6 +26,8 @@ ITEMS = ("table1", "fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost", "winners"
 
 def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | None = None) -> Experiment | CostStudy:
     """Read an item's file, apply a preset, then overrides such as {"training.epochs": 3}.
+
+    The override `epochs` is of all that is trained, whatever the method.
 
     Raises:
         ValueError: an unknown item, preset or key, or a value of the wrong kind.
@@ -35,6 +38,9 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
     if item == "cost":
         _merge(table, changes)
         return build(CostStudy, {**table, "item": item, "preset": preset}, where)
+    if "epochs" in changes:
+        epochs = changes.pop("epochs")
+        changes = _merge({section: {"epochs": epochs} for section in TRAINED}, changes)
     points = changes.pop("points", table.pop("points", [{}]))
     _merge(table, changes)
     base = {section: table.pop(section, {}) for section in SECTIONS}

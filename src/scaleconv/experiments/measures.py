@@ -45,8 +45,7 @@ def _invariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Se
     images = digits.test[: config.digits or None]
 
     def rescale(some: Tensor, factor: float) -> Tensor:
-        pixels = (some + digits.mean).clamp(0, 1)
-        return make_scaled(pixels, factor, digits.config.size, truncate="allow") - digits.mean
+        return make_scaled(digits.pixels(some), factor, digits.config.size, truncate="allow") - digits.mean
 
     found = {}
     for name, subject in (("trained", network), ("random", run.network().to(images.device))):

@@ -6,6 +6,7 @@ from .config import Experiment
 from .cost import CostStudy
 from .panels import is_table
 from .records import Record
+from .tables import make_rows
 
 UNDER_TABLE = (
     "Test error in percent, mean ± standard deviation over folds; p of an exact paired sign-flip test.",
@@ -28,15 +29,43 @@ def footnotes(item: Experiment | CostStudy, records: Sequence[Record]) -> list[s
             f"Time is the median of {calls} calls; mean ± standard deviation over {repeats} repeats.",
             "Operations count the resampling too; the paper's formula does not.",
         ]
-    trained = (
-        f"Trained on {_numbers(record.config['data']['train'] for record in records)} "
-        f"{_joined(record.config['data']['dataset'] for record in records)} digits for "
-        f"{_numbers(len(record.history) for record in records)} epochs, on {devices}; "
-        f"{_joined(' and '.join(map(str, record.config['network']['maps'])) for record in records)} feature maps."
-    )
+    trained = _training(records, devices)
     if is_table(item):
-        return [UNDER_TABLE[0], trained, *UNDER_TABLE[1:]]
-    return [f"Mean ± standard deviation over {repeats} folds.", trained]
+        return [UNDER_TABLE[0], *trained, *_features(records), *UNDER_TABLE[1:]]
+    return [f"Mean ± standard deviation over {repeats} folds.", *trained]
+
+
+def _training(records: Sequence[Record], devices: str) -> list[str]:
+    """On what was trained, and how large the networks are."""
+    networks = [record for record in records if "network" in record.config]
+    digits = (
+        f"Trained on {_numbers(record.config['data']['train'] for record in records)} "
+        f"{_joined(record.config['data']['dataset'] for record in records)} digits"
+    )
+    if not networks:
+        return [f"{digits}, on {devices}."]
+    epochs = _numbers(len(record.history) for record in networks)
+    maps = _joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
+    return [f"{digits} for {epochs} epochs, on {devices}; {maps} feature maps."]
+
+
+def _features(records: Sequence[Record]) -> list[str]:
+    """How the RBMs were trained, how they compare with each other, and what the control is."""
+    lines = []
+    machines = [record for record in records if record.model in ("rbm", "si_rbm")]
+    if machines:
+        hidden = _numbers(record.config[record.model]["hidden"] for record in machines)
+        epochs = _numbers(len(record.history) for record in machines)
+        lines.append(f"RBMs: {hidden} hidden units, {epochs} epochs without labels, then a softmax classifier.")
+    for row in make_rows(machines, {}, "rbm"):
+        if row.reduction is not None:
+            p = "" if row.p is None else f" (p = {row.p:.3f})"
+            lines.append(f"{row.title} lies {row.reduction:.1f} % under RBM{p}.")
+    if any(record.model == "pixels" for record in records):
+        lines.append(
+            "Softmax on pixels is their classifier without their features; its one epoch is all of its training."
+        )
+    return lines
 
 
 def _keys(records: Sequence[Record]) -> set[tuple[str, str]]:

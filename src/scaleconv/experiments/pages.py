@@ -9,10 +9,12 @@ from pathlib import Path
 
 from ..data.atomic import atomic_path
 from .claims import check_claims
+from .filters import draw_learned
 from .loading import ITEMS, folder_name, load_item
 from .records import read_records
 from .report import draw, markdown, write_report
 from .tables import line
+from .titles import TITLES
 
 PAGE = "reproduction.md"
 
@@ -47,8 +49,12 @@ def write_pages(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
         written += write_report(item, records, folder)
         (docs / "figures").mkdir(parents=True, exist_ok=True)
         written += draw(item, records, docs / "figures", name)
-        picture = f"![{item.title}](figures/{name}.png)"
-        content = f"{picture}\n\nRecords: `{folder.name}`.\n\n{markdown(item, records).strip()}"
+        written += draw_learned(folder, docs / "figures", name)
+        # Weights are not kept with the records: a picture that was drawn from some stays in the page without them.
+        names = [name, *(path.stem for path in sorted((docs / "figures").glob(f"{name}-*.png")))]
+        pictures = [f"![{_alt(item.title, each)}](figures/{each}.png)" for each in names]
+        blocks = [*pictures[:1], f"Records: `{folder.name}`.", markdown(item, records).strip(), *pictures[1:]]
+        content = "\n\n".join(blocks)
         text = _replace(text, name, content, page)
         checked = check_claims(item, records)
         claims += [line([name, claim.paper, claim.ours, "yes" if claim.holds else "no"]) for claim in checked]
@@ -56,6 +62,11 @@ def write_pages(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
     with atomic_path(page) as part:
         part.write_text(text, encoding="utf-8")
     return [*written, page]
+
+
+def _alt(title: str, name: str) -> str:
+    model = name.partition("-")[2]
+    return f"{TITLES.get(model, model)}: filters and samples" if model else title
 
 
 def _records(folder: Path) -> int:

@@ -36,7 +36,8 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """All that its weights depend on."""
-        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": self.settings.of_training()}
+        config = self.settings.of_training(self.model)
+        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": config}
 
     def record(self, folder: Path) -> Path:
         return record_path(folder, self.model, self.point.name, self.fold, self.seed)

@@ -62,7 +62,7 @@ class Board:
         self.progress.update(self.item, description=title, total=runs, figures="runs", visible=True)
 
     def begin(self, run: Run, done: int) -> None:
-        epochs = run.settings.training.epochs
+        epochs = run.settings.epochs(run.model)
         self.tasks[run.title] = self.progress.add_task(run.title, total=epochs, completed=done, figures="")
 
     def epoch(self, run: Run, entry: Epoch) -> None:

@@ -23,7 +23,11 @@ from .schema import build
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of a run: the training loss, the test error in percent where it was measured, and its seconds."""
+    """One epoch of a run: the training loss, the test error in percent where it was measured, and its seconds.
+
+    The loss of an RBM is the mean squared error of its reconstructions. The control on pixels has one entry, with the
+    cross-entropy on its held-out digits.
+    """
 
     epoch: int
     train_loss: float
@@ -52,7 +56,7 @@ class Record:
         environment: versions, hardware, commit.
         history: what was measured in each epoch.
         parameters: numbers the network learned.
-        seconds: of training, without tests, over all sittings.
+        seconds: of training, without tests, over all sittings; of an RBM, with the choice of its classifier.
         seconds_per_epoch: median over the epochs, without tests.
         runs_together: how many runs shared the device meanwhile.
         point, x, label: at which point of the experiment, where that lies on its axis, and its name for people.

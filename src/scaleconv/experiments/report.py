@@ -14,6 +14,7 @@ from . import panel_tables, tables
 from .config import Experiment
 from .cost import CostStudy
 from .figures import FORMATS, draw_errors, draw_panels
+from .filters import draw_learned
 from .notes import footnotes
 from .panels import is_table, make_panels
 from .records import Record
@@ -73,7 +74,7 @@ def draw(item: Item, records: Sequence[Record], folder: Path, name: str) -> list
 
 
 def write_report(item: Item, records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write table.md, table.csv and the figure beside the records."""
+    """Write table.md, table.csv, the figure and what RBMs learned, if any did, beside the records."""
     texts = {
         folder / "table.md": f"# {item.title}\n\n{markdown(item, records)}",
         folder / "table.csv": comma_separated(item, records),
@@ -81,7 +82,7 @@ def write_report(item: Item, records: Sequence[Record], folder: Path) -> list[Pa
     for path, text in texts.items():
         with atomic_path(path) as part:
             part.write_text(text, encoding="utf-8")
-    return [*texts, *draw(item, records, folder, "figure")]
+    return [*texts, *draw(item, records, folder, "figure"), *draw_learned(folder, folder, "filters")]
 
 
 def _terminal(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -2,7 +2,7 @@
 
 Finished runs are skipped, interrupted ones go on from their checkpoint, and networks that another item has trained
 with the very same settings are taken over where the experiment says so. On a GPU runs of equal shape train together,
-those of different points too; on the CPU they take turns.
+those of different points too; on the CPU networks take turns, and the folds of an RBM still go together.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,15 +12,16 @@ from statistics import fmean, median
 
 import torch
 
-from ..models import TITLES
+from ..models import TITLES, UNSUPERVISED
 from .checkpoint import Checkpoint, difference, load_checkpoint, write_checkpoint
-from .config import Experiment, Settings
+from .config import OF_FEATURES, OF_NETWORKS, Experiment, Settings
 from .descent import Outcome, descend
 from .digits import DigitStore
+from .features import learn_features
 from .loading import folder_name
 from .measures import measure
 from .plan import Run, Silent, Watcher, plan_runs
-from .records import Record, Series, describe_environment, path_of, read_record, read_records, write_record
+from .records import Record, describe_environment, path_of, read_record, read_records, write_record
 from .schema import build
 
 TOGETHER = 6  # runs in a group on a GPU: beyond, a step takes as much longer as there are more of them
@@ -28,7 +29,7 @@ TOGETHER = 6  # runs in a group on a GPU: beyond, a step takes as much longer as
 # How each model is trained: from runs that may go together to what is left of each. A model that is not trained by
 # gradient descent has its own entry; it may leave checkpoints in the folder, or start over when it is interrupted.
 Procedure = Callable[[Sequence[Run], DigitStore, Path, Watcher], dict[Run, Outcome]]
-PROCEDURES: dict[str, Procedure] = dict.fromkeys(TITLES, descend)
+PROCEDURES: dict[str, Procedure] = {**dict.fromkeys(TITLES, descend), **dict.fromkeys(UNSUPERVISED, learn_features)}
 
 
 def run_experiment(
@@ -94,10 +95,10 @@ def _finished(experiment: Experiment, folder: Path) -> set[Path]:
                 "give these results another --name, or delete the old ones"
             )
         # Settings that did not exist when the record was made have the value that changes nothing.
-        before = build(Settings, record.config, f"the settings of {path}").plain()
-        if before != now.plain():
+        before = build(Settings, record.config, f"the settings of {path}").plain(record.model)
+        if before != (wanted := now.plain(record.model)):
             raise ValueError(
-                f"{path} was made with other settings ({difference(before, now.plain())}): "
+                f"{path} was made with other settings ({difference(before, wanted)}): "
                 "give these results another --name, or delete the old ones"
             )
         finished.add(path)
@@ -116,12 +117,16 @@ def _trained_before(experiment: Experiment, run: Run, folder: Path) -> tuple[Rec
 
 
 def _groups(runs: Sequence[Run], together: bool) -> list[list[Run]]:
-    """The runs to hand over at once: on a GPU those of equal shape, `TOGETHER` at most; on the CPU each alone."""
+    """The runs to hand over at once: on a GPU those of equal shape, `TOGETHER` at most; on the CPU each network alone.
+
+    What learns features is a batch of matrix products, which a CPU too does faster at once.
+    """
     groups: dict[object, list[Run]] = {}
     for run in runs:
-        data, network, training = run.settings.data, run.settings.network, run.settings.training
-        shape = (run.model, data.size, data.train, network, training)
-        groups.setdefault(shape if together else run, []).append(run)
+        sections = [name for name in OF_FEATURES.get(run.model, OF_NETWORKS) if name not in ("data", "measure")]
+        data = run.settings.data
+        shape = (run.model, data.size, data.train, *(getattr(run.settings, name) for name in sections))
+        groups.setdefault(shape if together or run.model in UNSUPERVISED else run, []).append(run)
     return [group[start : start + TOGETHER] for group in groups.values() for start in range(0, len(group), TOGETHER)]
 
 
@@ -138,15 +143,16 @@ def _record(run: Run, outcome: Outcome, device: str) -> Record:
         environment=describe_environment(device),
         history=history,
         parameters=outcome.parameters,
-        seconds=sum(entry.seconds for entry in history),
+        seconds=sum(entry.seconds for entry in history) + outcome.seconds_beside,
         seconds_per_epoch=median(entry.seconds for entry in history),
         runs_together=outcome.runs_together,
+        series=outcome.series,
     )
 
 
 def _finish(run: Run, folder: Path, trained: Record, weights: Checkpoint, store: DigitStore) -> None:
     """Measure what the experiment measures, and write the record."""
-    series: dict[str, Series] = {}
+    series = trained.series
     if run.settings.measure.kind:
         network = run.network()
         network.load_state_dict(weights.tensors)
@@ -154,7 +160,7 @@ def _finish(run: Run, folder: Path, trained: Record, weights: Checkpoint, store:
     record = replace(
         trained,
         experiment=folder.name,
-        config=run.settings.plain(),
+        config=run.settings.plain(run.model),
         point=run.point.name,
         x=run.point.x,
         label=run.point.label,

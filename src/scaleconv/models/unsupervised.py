@@ -18,7 +18,9 @@ from .rbm import RBM
 from .si_rbm import ENLARGING_SCALES, SIRBM
 from .softmax import choose_softmax
 
-UNSUPERVISED = {"pixels": "Softmax on pixels", "rbm": "RBM", "si_rbm": "SI-RBM"}
+UNSUPERVISED = {"pixels": "Softmax on pixels", "rbm": "RBM", "si_rbm": "Scale-invariant RBM"}
+PENALTIES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
+SAMPLES, STEPS = 100, 10  # drawn from an RBM to be looked at, and Gibbs steps of each
 CHUNK = 5000  # test images at a time: bounds the memory of their features
 
 
@@ -37,7 +39,7 @@ class UnsupervisedSettings:
     hidden: int = 1000
     scales: tuple[float, ...] = ENLARGING_SCALES
     recipe: Recipe = field(default_factory=Recipe)
-    penalties: tuple[float, ...] = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
+    penalties: tuple[float, ...] = PENALTIES
     held_out: float = 0.2
 
     def __post_init__(self) -> None:
@@ -66,6 +68,7 @@ class UnsupervisedRun:
         reconstruction: mean squared error of reconstructions after each epoch; empty for pixels.
         epoch_seconds: of each epoch, for all folds together; empty for pixels.
         weights: by name, of the RBM and of the classifier.
+        samples: (N, V) drawn from the RBM, by short chains that start at the first test digits; None for pixels.
         parameters: numbers learned.
         seconds: of training, for all folds together, and of the choice of this fold's classifier.
     """
@@ -77,6 +80,7 @@ class UnsupervisedRun:
     reconstruction: list[float]
     epoch_seconds: list[float]
     weights: dict[str, Tensor]
+    samples: Tensor | None
     parameters: int
     seconds: float
 
@@ -104,7 +108,8 @@ def train_unsupervised(
     if len(set(counts)) != 1:
         raise ValueError(f"`folds` must have equally many training digits, got {counts}")
     start = time.perf_counter()
-    model = _make(name, settings, folds[0].train_images, seed)
+    height, width = folds[0].train_images.shape[-2:]
+    model = _make(name, settings, (height, width), seed)
     if model:
         model.fit(torch.stack([fold.train_images.flatten(1) for fold in folds]), watch)
     seconds = time.perf_counter() - start
@@ -112,13 +117,12 @@ def train_unsupervised(
     return [_classify(part, fold, settings, seed, seconds) for part, fold in zip(alone, folds, strict=True)]
 
 
-def _make(name: str, settings: UnsupervisedSettings, images: Tensor, seed: int) -> RBM | None:
+def _make(name: str, settings: UnsupervisedSettings, size: tuple[int, int], seed: int) -> RBM | None:
     if name == "pixels":
         return None
     if name == "rbm":
         return RBM(settings.hidden, settings.recipe, seed=seed)
-    height, width = images.shape[-2:]
-    return SIRBM(settings.hidden, (height, width), settings.recipe, scales=settings.scales, seed=seed)
+    return SIRBM(settings.hidden, size, settings.recipe, scales=settings.scales, seed=seed)
 
 
 def _classify(
@@ -127,17 +131,18 @@ def _classify(
     def features(images: Tensor) -> Tensor:
         return model.transform(images.flatten(1)) if model else images.flatten(1)
 
-    start = time.perf_counter()
+    begun = time.perf_counter()
     choice = choose_softmax(
         features(fold.train_images), fold.train_labels, settings.penalties, held_out=settings.held_out, seed=seed
     )
-    seconds += time.perf_counter() - start
+    seconds += time.perf_counter() - begun
     classifier = choice.classifier
     wrong = 0
     for images, labels in zip(fold.test_images.split(CHUNK), fold.test_labels.split(CHUNK), strict=True):
         wrong += int((classifier.predict(features(images)) != labels).sum())
     weights = {"classifier.weight": classifier.weight, "classifier.bias": classifier.bias}
     history = model.history if model else []
+    start = fold.test_images[:SAMPLES].flatten(1)
     if model:
         weights |= {f"rbm.{parameter}": tensor for parameter, tensor in model.state().items()}
     return UnsupervisedRun(
@@ -148,6 +153,7 @@ def _classify(
         reconstruction=[float(entry.reconstruction) for entry in history],
         epoch_seconds=[entry.seconds for entry in history],
         weights=weights,
+        samples=model.sample(len(start), STEPS, start=start) if model else None,
         parameters=sum(tensor.numel() for tensor in weights.values()),
         seconds=seconds,
     )
