@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scaleconv import macs
-from scaleconv.experiments import load_experiment, read_records
+from scaleconv.cli import app, data_app
+from scaleconv.experiments import ITEMS, load_experiment, read_records
 from scaleconv.experiments.tables import cells, make_rows
 
 ROOT = Path(__file__).parents[1]
@@ -17,6 +18,16 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_sessions_in_the_documents_run(page):
     assert doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_the_readme_lists_every_command_and_item():
+    commands = re.search(r"## Commands\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+    named = set(re.findall(r"`scaleconv (data \w+|\w+)", commands))
+    groups = ((app, ""), (data_app, "data "))
+    assert named == {
+        f"{prefix}{each.callback.__name__}" for group, prefix in groups for each in group.registered_commands
+    }
+    assert {item for item in ITEMS if f"`{item}`" not in commands} == set()
 
 
 def test_the_code_on_the_first_screen_runs():

@@ -176,3 +176,10 @@ def test_without_matplotlib_the_message_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'scaleconv\[figures\]'"):
         draw_panels(make_panels(load_item("fig4a"), RECORDS["fig4a"]), "title", "claim", [tmp_path / "figure.png"])
+
+
+def test_a_reduction_near_nothing_has_no_sign(tmp_path):
+    records = [record(model, 0, error, "a", 1.0) for model, error in (("convnet", 1000.0), ("si_convnet", 1000.4))]
+    item = load_item("fig4a")
+    draw_panels(make_panels(item, records), item.title, "", [tmp_path / "figure.svg"])
+    assert "SI-ConvNet: 0 % on average" in (tmp_path / "figure.svg").read_text()

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import pytest
 
@@ -76,6 +77,15 @@ def test_the_report_is_a_table_twice_and_a_picture_twice(records, experiment, tm
     assert paths[2].read_bytes().startswith(b"\x89PNG")
     assert "SI-ConvNet: 4.00 % (n = 3)" in paths[3].read_text()
     assert terminal_tables(experiment, records)[0].row_count == 5
+
+
+def test_a_long_claim_is_folded_into_the_picture_but_no_mean_leaves_its_deviation(records, tmp_path):
+    draw_errors(records, "title", "words " * 13 + "of mean 1.00 ± 0.10 and the end", [tmp_path / "error.svg"])
+    text = (tmp_path / "error.svg").read_text()
+    lines = re.findall(r">((?:words|1\.00.±)[^<]*)<", text)
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 91
+    assert lines[1] == "1.00\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.10 and the end"
 
 
 def test_the_same_records_give_the_same_files(records, experiment, tmp_path):

@@ -33,6 +33,7 @@ COLOURS = {
 }
 MARKERS = {"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"}
 FORMATS = ("png", "svg")
+FEW = 20  # tests of a run
 
 
 def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequence[Path]) -> None:
@@ -58,7 +59,8 @@ def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequen
         epochs = sorted(epoch for epoch, errors in by_epoch.items() if len(errors) == len(runs))
         means = [fmean(by_epoch[epoch]) for epoch in epochs]
         label = f"{TITLES[model]}: {means[-1]:.2f} % (n = {len(runs)})"
-        axis.plot(epochs, means, color=COLOURS[model], label=label, marker="o" if len(epochs) == 1 else None)
+        few = len(epochs) <= FEW  # then it should be seen where there are tests, and where only a line between them
+        axis.plot(epochs, means, color=COLOURS[model], label=label, marker="o" if few else None, markersize=4)
         low, high = ([end(by_epoch[epoch]) for epoch in epochs] for end in (min, max))
         axis.fill_between(epochs, low, high, color=COLOURS[model], alpha=0.15, linewidth=0)
     axis.set(xlabel="epoch", ylabel="test error (%), mean and range over folds", yscale="log")
@@ -118,7 +120,7 @@ def _reductions(axis: Any, panel: Panel) -> None:
         xs = [x for x in panel.xs if found[x]]
         spread = [summarise([relative_reduction(a, b) for a, b in found[x]]).std or 0 for x in xs]
         mean = panel.mean_reduction(line)
-        label = f"{line.title}: {mean:.0f} % on average" if mean is not None else line.title
+        label = f"{line.title}: {round(mean)} % on average" if mean is not None else line.title
         axis.errorbar(xs, [panel.reduction(line, x) for x in xs], spread, label=label, **_style(line))
     baseline = next((line.title for line in panel.lines if line.model == panel.baseline), panel.baseline)
     axis.axhline(0, color=COLOURS[panel.baseline], linewidth=1)
@@ -204,7 +206,8 @@ def save_figure(figure: Any, title: str, claim: str, paths: Sequence[Path]) -> N
     """Write a figure in the formats that the endings of its paths name."""
     from matplotlib import rc_context
 
-    lines = [title, *textwrap.wrap(claim, int(13 * figure.get_figwidth()))]  # so many letters fit into an inch
+    whole = claim.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")  # a mean stays with its deviation
+    lines = [title, *textwrap.wrap(whole, int(13 * figure.get_figwidth()))]  # so many letters fit into an inch
     figure.suptitle("\n".join(lines), fontsize=10)
     for path in paths:
         kind = path.suffix.removeprefix(".")

@@ -41,7 +41,7 @@ def draw_learned(results: Path, folder: Path, name: str) -> list[Path]:
 
 
 def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[Path], *, columns: int = 10) -> None:
-    """Write a picture of filters, dark where they are negative, beside samples.
+    """Write a picture of filters, red where they are positive and blue where negative, beside samples.
 
     Args:
         filters: (J, height, width), each scaled by its own largest value, so that weak ones can be seen too.
@@ -59,7 +59,7 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
             raise ValueError(f"`{name}` must be of shape (N, height, width), none of them 0, got {tuple(tiles.shape)}")
     largest = filters.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(filters.dtype).tiny)
     panels = [
-        ("filters", tile(filters / largest, columns, 1.0), "RdBu_r", -1),
+        ("filters", tile(filters / largest, columns, 0.0), "RdBu_r", -1),
         (f"samples, {STEPS} Gibbs steps from test digits", tile(samples, columns, 1.0), "gray", 0),
     ]
     figure = make_figure(12, 6.4)
