@@ -172,6 +172,21 @@ def test_wide_layers_take_small_levels_whole_and_large_ones_on_patches():
     assert not any(call_module.prefers_direct(image, level) for level in image.plan.levels)
 
 
+@pytest.mark.parametrize("name", ["one channel", "strided groups", "padded"])
+def test_images_side_by_side_give_the_same_as_one_after_the_other(name, monkeypatch):
+    shape, weight_shape, call = CALLS[name]
+    results = []
+    for least in (1, 1000):
+        monkeypatch.setattr(fused, "SIDE_BY_SIDE", least)
+        leaves = leaves_of((4, *shape[1:]), weight_shape)
+        output, winner = by_kernels(leaves, call, return_winner=True)
+        grads = torch.autograd.grad(output, leaves[1:], random(*output.shape, seed=9))
+        results.append([output, winner, *grads])
+    assert torch.equal(results[0][1], results[1][1])
+    for beside, after in zip(*results, strict=True):
+        assert_close(beside.float().cpu(), after.float().cpu(), torch.float32)
+
+
 def test_images_in_chunks_give_the_same_bits_as_all_at_once(monkeypatch):
     leaves = leaves_of((5, 3, 5, 4), (4, 3, 3, 3))
     whole = by_kernels(leaves, {})

@@ -26,6 +26,7 @@ from .signature import Signature
 # What is made for a chunk of images takes at most so many times the memory of input and output, unless that is little.
 WORKSPACE = 1.8
 LITTLE = 16 * 2**20
+SIDE_BY_SIDE = 64  # images from which the kernels take those of one position together
 LARGEST = 2**31 - 1  # the kernels count elements in 32 bits
 
 
@@ -54,7 +55,9 @@ def fused_forward(
         if call.patches:
             flat = _flat_weight(weight[rows], call.patches)
             biases = None if bias is None else bias[rows]
-            respond(_pyramid(pixels, call.patches), flat, biases, best, won, call.patches, signature.groups, count)
+            respond(
+                _pyramid(pixels, call.patches, count), flat, biases, best, won, call.patches, signature.groups, count
+            )
         if call.direct:
             output[some] = best
     return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
@@ -101,7 +104,7 @@ def fused_backward(
                 resample(_pixels(back), level.collect, total, add=True)
         if call.patches and grad_weight is not None:
             by_weight = weight_grad(
-                _pyramid(pixels, call.patches),
+                _pyramid(pixels, call.patches, count),
                 slope.flatten(1, 2),
                 won.flatten(1, 2),
                 call.patches,
@@ -173,11 +176,17 @@ def _rescaled(pixels: Tensor, level: DirectLevel) -> Tensor:
     return rescaled
 
 
-def _pyramid(pixels: Tensor, tables: PatchTables) -> Tensor:
-    """All levels of every image, one after the other: (N, pixels, C)."""
-    pyramid = pixels.new_empty((len(pixels), tables.pyramid.pixels, pixels.shape[3]))
-    resample(pixels, tables.pyramid, pyramid)
-    return pyramid
+def _pyramid(pixels: Tensor, tables: PatchTables, parts: int) -> Tensor:
+    """All levels of every image, one after the other: (N, pixels, C). Many images lie side by side, pixel by pixel."""
+    images, height, width, channels = pixels.shape
+    if images // parts < SIDE_BY_SIDE:
+        pyramid = pixels.new_empty((images, tables.pyramid.pixels, channels))
+        resample(pixels, tables.pyramid, pyramid)
+        return pyramid
+    pyramid = pixels.new_empty((tables.pyramid.pixels, images, channels))
+    side_by_side = pixels.permute(1, 2, 0, 3).reshape(1, height, width, images * channels)
+    resample(side_by_side.contiguous(), tables.pyramid, pyramid)
+    return pyramid.transpose(0, 1)
 
 
 def _pixels(images: Tensor) -> Tensor:
@@ -193,4 +202,4 @@ def _images(pixels: Tensor) -> Tensor:
 def _flat_weight(weight: Tensor, tables: PatchTables) -> Tensor:
     """(M, C, Kh, Kw) as contiguous (M, padded taps), channels last."""
     flat = weight.permute(0, 2, 3, 1).flatten(1)
-    return F.pad(flat, (0, tables.offsets.shape[1] - flat.shape[1])).contiguous()
+    return F.pad(flat, (0, tables.tap_pixels.shape[1] - flat.shape[1])).contiguous()

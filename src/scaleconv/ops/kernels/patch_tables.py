@@ -35,7 +35,8 @@ class PatchTables:
         right, below: (levels, positions), the weight of those neighbours.
         row_steps: for each level, pixels of the pyramid from one response to the one below.
         col_step: and to the one on its right.
-        offsets: (levels, padded taps), elements from the first tap of a patch to each of its taps.
+        tap_pixels: (levels, padded taps), pixels of the pyramid from the first tap of a patch to each of its taps.
+        tap_channels: (padded taps), the channel of each tap within its group.
         positions: outputs per image and channel.
         taps: of a filter, without the padding.
         row_offsets, row_weights: (levels, height, entries); for each row of the input, where the gradients of patches
@@ -53,7 +54,8 @@ class PatchTables:
     below: Tensor
     row_steps: Tensor
     col_step: int
-    offsets: Tensor
+    tap_pixels: Tensor
+    tap_channels: Tensor
     positions: int
     taps: int
     row_offsets: Tensor
@@ -116,7 +118,8 @@ def make_patch_tables(
         below=below.to(device, torch.float32).contiguous(),
         row_steps=integers([height.stride * w for _, w in padded]),
         col_step=width.stride,
-        offsets=integers(torch.stack([_tap_offsets(signature, w) for _, w in padded])),
+        tap_pixels=integers(_pad_taps(torch.stack([_tap_pixels(signature, w) for _, w in padded]))),
+        tap_channels=integers(_pad_taps(torch.arange(per_group).repeat(height.kernel * width.kernel))),
         positions=height.output_size * width.output_size,
         taps=height.kernel * width.kernel * per_group,
         row_offsets=row_offsets,
@@ -144,13 +147,16 @@ def _where(signature: Signature, level: Level, start: int, padded_width: int) ->
     return torch.where(covered, packed, -1).flatten(), weights[0].flatten(), weights[1].flatten()
 
 
-def _tap_offsets(signature: Signature, padded_width: int) -> Tensor:
-    height, width, channels = signature.height, signature.width, signature.in_channels
+def _tap_pixels(signature: Signature, padded_width: int) -> Tensor:
+    height, width = signature.height, signature.width
     rows = torch.arange(height.kernel) * height.dilation * padded_width
     cols = torch.arange(width.kernel) * width.dilation
-    within = torch.arange(channels // signature.groups)
-    offsets = (((rows[:, None] + cols[None, :]) * channels)[:, :, None] + within).flatten()  # (Kh · Kw · C / groups)
-    return F.pad(offsets, (0, -len(offsets) % TAPS_MULTIPLE))
+    pixels = (rows[:, None] + cols[None, :]).flatten()
+    return pixels.repeat_interleave(signature.in_channels // signature.groups)  # (Kh · Kw · C / groups)
+
+
+def _pad_taps(taps: Tensor) -> Tensor:
+    return F.pad(taps, (0, -taps.shape[-1] % TAPS_MULTIPLE))
 
 
 def _responses(axis: Axis, level: AxisLevel) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .patch_tables import PatchTables
-from .respond import precision, vector_width
+from .resample import vector_width
+from .respond import precision
 
 
 @triton.jit(do_not_specialize=["images"])

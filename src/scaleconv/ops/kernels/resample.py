@@ -1,5 +1,6 @@
 """Separable resampling with narrow bands: rescales images into the pyramid, and carries gradients the other way."""
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -12,32 +13,32 @@ ELEMENTS = 1024  # of the result that a program makes of one image
 @triton.jit(do_not_specialize=["images", "code"])
 def _resample(
     source, winner, result, row_first, row_weights, col_first, col_weights, pixel_rows, pixel_cols,
-    images, pixels, code, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    images, pixels, channels, code, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, VECTOR: tl.constexpr,
     ROW_TAPS: tl.constexpr, COL_TAPS: tl.constexpr, MASKED: tl.constexpr, ADD: tl.constexpr,
     IMAGES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     pixel = tl.program_id(0) * BLOCK_X + tl.arange(0, BLOCK_X)
     channel = (tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C))[None, :]
     inside = pixel < pixels
-    here = inside[:, None] & (channel < CHANNELS)
+    here = inside[:, None] & tl.max_constancy(channel < channels, (1, VECTOR))
     row = tl.load(pixel_rows + pixel, mask=inside, other=0)
     col = tl.load(pixel_cols + pixel, mask=inside, other=0)
     corner = tl.load(row_first + row) * WIDTH + tl.load(col_first + col)
     first_image = tl.program_id(2) * IMAGES
     for image in range(first_image, tl.minimum(first_image + IMAGES, images)):
-        start = image * (HEIGHT * WIDTH * CHANNELS)
+        start = image * (HEIGHT * WIDTH) * channels
         total = tl.zeros((BLOCK_X, BLOCK_C), dtype=tl.float32)
         for i in range(ROW_TAPS):
             row_weight = tl.load(row_weights + row * ROW_TAPS + i)
             for j in tl.static_range(COL_TAPS):
                 weight = (row_weight * tl.load(col_weights + col * COL_TAPS + j))[:, None]
                 taken = here & (weight != 0)  # what has no weight may lie outside, or be NaN
-                index = start + (corner + i * WIDTH + j)[:, None] * CHANNELS + channel
+                index = tl.multiple_of(start + (corner + i * WIDTH + j)[:, None] * channels + channel, (1, VECTOR))
                 value = tl.load(source + index, mask=taken, other=0).to(tl.float32)
                 if MASKED:
                     value = tl.where(tl.load(winner + index, mask=taken, other=0) == code, value, 0)
                 total += value * weight
-        to = result + (image * pixels + pixel)[:, None] * CHANNELS + channel
+        to = result + tl.multiple_of((image * pixels + pixel)[:, None] * channels + channel, (1, VECTOR))
         if ADD:
             total += tl.load(to, mask=here, other=0).to(tl.float32)
         tl.store(to, total.to(result.dtype.element_ty), mask=here)
@@ -64,10 +65,18 @@ def resample(
     _resample[grid](
         source, source if winner is None else winner, result,
         bands.row_first, bands.row_weights, bands.col_first, bands.col_weights, bands.pixel_rows, bands.pixel_cols,
-        images, bands.pixels, code, HEIGHT=height, WIDTH=width, CHANNELS=channels,
+        images, bands.pixels, channels, code, HEIGHT=height, WIDTH=width, VECTOR=vector_width(channels, source.dtype),
         ROW_TAPS=bands.row_weights.shape[1], COL_TAPS=bands.col_weights.shape[1],
         MASKED=winner is not None, ADD=add, IMAGES=together, BLOCK_X=block_x, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
+
+
+def vector_width(channels: int, dtype: torch.dtype) -> int:
+    """How many neighbouring channels one access of 16 bytes takes, all of the same pixel."""
+    width = 16 // dtype.itemsize
+    while channels % width:
+        width //= 2
+    return width
 
 
 def choose_blocks(channels: int) -> tuple[int, int, int]:

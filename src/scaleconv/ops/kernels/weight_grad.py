@@ -10,53 +10,79 @@ import triton.language as tl
 from torch import Tensor
 
 from .patch_tables import PatchTables
-from .respond import Blocks, find, patches, precision, tap_offsets, taps_at, vector_width
+from .respond import Blocks, access_width, find, is_by_image, patches, precision, tap_offsets, taps_at
 
 
-@triton.jit(do_not_specialize=["images", "rows_per_split"])
+@triton.jit
+def _product(
+    total, share, pyramid, base, down, right, weight_down, weight_right, offset,
+    INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr,
+    BY_IMAGE: tl.constexpr,
+):  # fmt: skip
+    if INTERPOLATE:
+        seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, FLIP, BY_IMAGE)
+    else:
+        seen = taps_at(pyramid, base, offset, VECTOR, FLIP)
+    if not FLIP:
+        seen = tl.trans(seen)
+    return tl.dot(seen, share, total, input_precision=PRECISION)
+
+
+@triton.jit(do_not_specialize=["images", "units", "units_per_split"])
 def _weight_grad(
-    pyramid, grad, winner, sums, where, right_weights, below_weights, row_steps, offsets, codes,
+    pyramid, grad, winner, sums, where, right_weights, below_weights, row_steps, tap_pixels, tap_channels, codes,
     images, positions, filters_per_group, channels_per_group, groups, col_step, pixel_stride, image_stride,
-    padded_taps, rows_per_split, splits, TAPS: tl.constexpr, LEVELS: tl.constexpr, SEVERAL: tl.constexpr,
-    INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+    padded_taps, units, units_per_split, splits, TAPS: tl.constexpr, LEVELS: tl.constexpr, SEVERAL: tl.constexpr,
+    INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr,
+    BY_IMAGE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     block, split = tl.program_id(2) // splits, tl.program_id(2) % splits
     group, part = block % groups, block // groups
-    tap = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    first_tap = tl.program_id(0) * BLOCK_K
+    tap = first_tap + tl.arange(0, BLOCK_K)
     within = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     live = within < filters_per_group
     place = group * filters_per_group + within
-    total_filters = groups * filters_per_group
     total = tl.zeros((BLOCK_K, BLOCK_M), dtype=tl.float32)
-    begin = split * rows_per_split
-    end = tl.minimum(begin + rows_per_split, images * positions)
-    for first_row in range(begin, end, BLOCK_P):
-        row = first_row + tl.arange(0, BLOCK_P)
-        valid = row < end
-        image, position = part * images + tl.where(valid, row // positions, 0), row % positions
+    begin = split * units_per_split
+    for unit in range(begin, tl.minimum(begin + units_per_split, units)):  # a unit is a block of rows
+        if BY_IMAGE:
+            position = unit % positions
+            within_part = unit // positions * BLOCK_P + tl.arange(0, BLOCK_P)
+            valid = within_part < images
+            image = part * images + tl.where(valid, within_part, 0)
+        else:
+            row = unit * BLOCK_P + tl.arange(0, BLOCK_P)
+            valid = row < images * positions
+            image, position = part * images + tl.where(valid, row // positions, 0), row % positions
         start = image * image_stride + group * channels_per_group
-        at = (image * positions + position)[:, None].to(tl.int64) * total_filters + place[None, :]
+        at = (image * positions + position)[:, None] * (groups * filters_per_group) + place[None, :]
         known = valid[:, None] & live[None, :]
         slope = tl.load(grad + at, mask=known, other=0)
         won = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.uint8)
         if SEVERAL:
             won = tl.load(winner + at, mask=known, other=0)
         for level in range(0, LEVELS):
-            base, down, right, weight_down, weight_right, _ = find(
+            base, down, right, weight_down, weight_right, covered = find(
                 where, right_weights, below_weights, row_steps, level, position, valid, positions, col_step,
-                pixel_stride,
+                pixel_stride, BY_IMAGE,
             )  # fmt: skip
-            offset = tap_offsets(offsets, level * padded_taps + tl.program_id(0) * BLOCK_K, ALIGNED, BLOCK_K)
-            base += start
-            if INTERPOLATE:
-                seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, False)
-            else:
-                seen = taps_at(pyramid, base, offset, VECTOR, False)
+            offset = tap_offsets(tap_pixels, tap_channels, level, first_tap, padded_taps, pixel_stride, BLOCK_K)
+            base = start + base
             share = slope
             if SEVERAL:
                 share = tl.where(won == tl.load(codes + level), slope, 0)
-            total = tl.dot(tl.trans(seen), share, total, input_precision=PRECISION)
+            if BY_IMAGE:
+                if covered:
+                    total = _product(
+                        total, share, pyramid, base, down, right, weight_down, weight_right, offset,
+                        INTERPOLATE, VECTOR, FLIP, PRECISION, BY_IMAGE,
+                    )  # fmt: skip
+            else:
+                total = _product(
+                    total, share, pyramid, base, down, right, weight_down, weight_right, offset,
+                    INTERPOLATE, VECTOR, FLIP, PRECISION, BY_IMAGE,
+                )  # fmt: skip
     filters = block * filters_per_group + within
     to = sums + split * (tl.num_programs(2) // splits * filters_per_group * padded_taps).to(tl.int64)
     tl.store(to + filters[None, :] * padded_taps + tap[:, None], total, mask=live[None, :] & (tap < TAPS)[:, None])
@@ -75,32 +101,34 @@ def weight_grad(
     """Gradient of the weight, in float32: (parts · M, taps).
 
     Args:
-        pyramid: (N, pixels, C), contiguous.
+        pyramid: (N, pixels, C), as `respond` takes it.
         grad: (N, positions, M), contiguous.
         winner: the same; without elements if there is one level.
         groups, parts: of the channels, and of the batch.
         blocks: positions, filters and taps at a time, warps and stages.
         splits: programs that share the positions.
     """
-    total, pixels, channels = pyramid.shape
+    total, _, channels = pyramid.shape
     filters, per_group = grad.shape[2] // groups, channels // groups
-    padded_taps = tables.offsets.shape[1]
+    by_image = is_by_image(pyramid)
+    padded_taps = tables.tap_pixels.shape[1]
     block_p, block_m, block_k, warps, stages, registers = blocks or choose_blocks(filters, per_group, pyramid.dtype)
     images = total // parts
     rows = images * tables.positions
+    units = triton.cdiv(images, block_p) * tables.positions if by_image else triton.cdiv(rows, block_p)
     tiles = triton.cdiv(tables.taps, block_k) * triton.cdiv(filters, block_m) * groups * parts
-    splits = splits or choose_splits(rows, tiles, block_p)
-    rows_per_split = triton.cdiv(triton.cdiv(rows, splits), block_p) * block_p
+    splits = splits or choose_splits(units, tiles)
     sums = pyramid.new_zeros((splits, parts * groups * filters, padded_taps), dtype=torch.float32)
     if total:
         grid = (triton.cdiv(tables.taps, block_k), triton.cdiv(filters, block_m), groups * parts * splits)
         _weight_grad[grid](
-            pyramid, grad, winner, sums,
-            tables.where, tables.right, tables.below, tables.row_steps, tables.offsets, tables.codes,
-            images, tables.positions, filters, per_group, groups, tables.col_step, channels, pixels * channels,
-            padded_taps, rows_per_split, splits, TAPS=tables.taps, LEVELS=len(tables),
+            pyramid, grad, winner, sums, tables.where, tables.right, tables.below, tables.row_steps,
+            tables.tap_pixels, tables.tap_channels, tables.codes, images, tables.positions, filters, per_group,
+            groups, tables.col_step, pyramid.stride(1), pyramid.stride(0), padded_taps,
+            units, triton.cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables),
             SEVERAL=winner.numel() > 0, INTERPOLATE=len(tables) > 1 or not tables.plain,
-            VECTOR=vector_width(per_group, pyramid.dtype), ALIGNED=per_group % block_k == 0, PRECISION=precision(),
+            VECTOR=access_width(pyramid, per_group, parts), FLIP=per_group == 1 and by_image,
+            PRECISION=precision(), BY_IMAGE=by_image,
             BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
         )  # fmt: skip
     return sums.sum(0)[:, : tables.taps]
@@ -118,6 +146,6 @@ def choose_blocks(filters: int, channels: int, dtype: torch.dtype) -> Blocks:
     return (32, block_m, 128, 4, 1, None) if dtype == torch.float32 else (64, block_m, 64, 8, 2, None)
 
 
-def choose_splits(rows: int, tiles: int, block_p: int) -> int:
+def choose_splits(units: int, tiles: int) -> int:
     """Enough programs to fill a GPU of about 130 multiprocessors several times over, none of them nearly empty."""
-    return max(1, min(-(-528 // tiles), -(-rows // (4 * block_p))))
+    return max(1, min(-(-528 // tiles), -(-units // 4)))
