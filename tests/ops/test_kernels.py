@@ -172,13 +172,15 @@ def test_wide_layers_take_small_levels_whole_and_large_ones_on_patches():
     assert not any(call_module.prefers_direct(image, level) for level in image.plan.levels)
 
 
-@pytest.mark.parametrize("name", ["one channel", "strided groups", "padded"])
-def test_images_side_by_side_give_the_same_as_one_after_the_other(name, monkeypatch):
-    shape, weight_shape, call = CALLS[name]
+@pytest.mark.parametrize(
+    ("shape", "weight_shape", "call"),
+    [((4, 1, 6, 5), (2, 1, 3, 4), {}), ((3, 4, 5, 4), (6, 2, 3, 3), {"padding": 1, "stride": 2, "groups": 2})],
+)
+def test_images_side_by_side_give_the_same_as_one_after_the_other(shape, weight_shape, call, monkeypatch):
     results = []
     for least in (1, 1000):
         monkeypatch.setattr(fused, "SIDE_BY_SIDE", least)
-        leaves = leaves_of((4, *shape[1:]), weight_shape)
+        leaves = leaves_of(shape, weight_shape)
         output, winner = by_kernels(leaves, call, return_winner=True)
         grads = torch.autograd.grad(output, leaves[1:], random(*output.shape, seed=9))
         results.append([output, winner, *grads])

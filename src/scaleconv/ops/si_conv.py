@@ -95,8 +95,8 @@ def si_conv2d(
     levels cover; and where the surroundings of the pattern come into view.
 
     The gradient goes to the winning level only. Forward and backward are deterministic wherever `conv2d` is, and can be
-    differentiated again, in reverse and in forward mode. `scales=(1,)` is `conv2d`, bit for bit. A NaN or infinity in
-    an image makes every output of that image that meets a rescaled level NaN.
+    differentiated again, in reverse and in forward mode. `scales=(1,)` is `conv2d`, bit for bit. A NaN
+    reaches every output that sees it; without the fused kernels, every output of its image that meets a rescaled level.
 
     Args:
         input: images, of a floating-point type.
