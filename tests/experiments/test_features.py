@@ -1,20 +1,25 @@
 """RBMs and the control on pixels are runs of table 1 like the others."""
 
+import io
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from made_records import record
-from scaleconv.experiments import Epoch, load_experiment, read_records, run_experiment, runner
+from scaleconv.experiments import ITEMS, Epoch, load_experiment, plan_runs, read_records, run_experiment, runner
 from scaleconv.experiments.claims import check_claims
 from scaleconv.experiments.config import OF_FEATURES, Settings
 from scaleconv.experiments.digits import DigitStore
 from scaleconv.experiments.figures import draw_errors
 from scaleconv.experiments.notes import footnotes
+from scaleconv.experiments.pages import write_pages
+from scaleconv.experiments.progress import Board
 from scaleconv.experiments.report import write_report
 from scaleconv.experiments.schema import build
 from scaleconv.models import RBM, SIRBM, UNSUPERVISED
@@ -247,3 +252,29 @@ def test_show_has_them_in_json(finished, run):
     assert code == 0
     assert set(json.loads(output)) == set(UNSUPERVISED)
     assert json.loads(output)["si_rbm"]["n"] == 2
+
+
+def test_a_terminal_sees_the_epochs_of_an_rbm():
+    stream = io.StringIO()
+    first, *_, last = plan_runs(experiment())
+    with Board(Console(file=stream, force_terminal=True, width=140)) as board:
+        board.begin(first, 0)
+        board.epoch(first, Epoch(2, 0.1, None, 0.5))
+        board.begin(last, 0)
+    assert "2/3" in stream.getvalue()
+    assert "0/1" in stream.getvalue()
+
+
+def test_the_page_keeps_the_pictures_of_what_was_learned_when_the_weights_are_gone(finished, tmp_path):
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    shutil.copytree(finished[0], results / "table1")
+    docs.mkdir()
+    blocks = "".join(f"<!-- begin {name} -->\n<!-- end {name} -->\n" for name in ("claims", *ITEMS))
+    (docs / "reproduction.md").write_text(blocks)
+    written = {path.name for path in write_pages(results, docs)}
+    assert {"table1-rbm.png", "table1-si_rbm.svg"} <= written
+    page = (docs / "reproduction.md").read_text()
+    assert "![Scale-invariant RBM: filters and samples](figures/table1-si_rbm.png)" in page
+    shutil.rmtree(results / "table1" / "weights")
+    assert "table1-rbm.png" not in {path.name for path in write_pages(results, docs)}
+    assert (docs / "reproduction.md").read_text() == page
