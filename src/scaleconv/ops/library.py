@@ -50,7 +50,13 @@ def _plan(input: Tensor, weight: Tensor, settings: Sequence[Any]) -> tuple[Signa
     return signature, parts, antialias
 
 
-@torch.library.custom_op("scaleconv::si_conv2d", mutates_args=())
+# Written out, because older versions of torch cannot read all of the annotations.
+SETTINGS = "int[] stride, int[] padding, int[] dilation, int groups, int parts, float[] scales, bool antialias"
+FORWARD = f"(Tensor input, Tensor weight, Tensor? bias, {SETTINGS}) -> (Tensor, Tensor)"
+BACKWARD = f"(Tensor grad, Tensor input, Tensor weight, Tensor winner, {SETTINGS}, bool[] needed) -> (Tensor, Tensor)"
+
+
+@torch.library.custom_op("scaleconv::si_conv2d", mutates_args=(), schema=FORWARD)
 def si_conv2d(
     input: Tensor,
     weight: Tensor,
@@ -90,7 +96,7 @@ def _(input, weight, bias, stride, padding, dilation, groups, parts, scales, ant
     return output if last else input.new_empty((images, filters, *shape)), winner
 
 
-@torch.library.custom_op("scaleconv::si_conv2d_backward", mutates_args=())
+@torch.library.custom_op("scaleconv::si_conv2d_backward", mutates_args=(), schema=BACKWARD)
 def si_conv2d_backward(
     grad: Tensor,
     input: Tensor,
