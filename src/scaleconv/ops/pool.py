@@ -26,18 +26,19 @@ def pool_levels(
     if len(levels) == 1:  # only the identity takes part
         output = _respond(levels[0], images, weight, bias)
         return output, torch.zeros_like(output, dtype=torch.uint8)
-    pool = _Pool if torch.compiler.is_compiling() else _PoolWithTangents
-    last = is_channels_last(images) or is_channels_last(weight)
-
-    def some(images: Tensor) -> tuple[Tensor, Tensor]:
-        output, winner = pool.apply(images, weight, bias, levels)
-        return output if last else output.contiguous(), winner
-
     parts = _parts(images, levels)
     if parts == 1:
-        return some(images)
-    outputs, winners = zip(*(some(part) for part in images.chunk(parts)), strict=True)
-    return torch.cat(outputs), torch.cat(winners)
+        return _pool_some(images, weight, bias, levels)
+    results = [_pool_some(some, weight, bias, levels) for some in images.chunk(parts)]
+    return torch.cat([output for output, _ in results]), torch.cat([winner for _, winner in results])
+
+
+def _pool_some(
+    images: Tensor, weight: Tensor, bias: Tensor | None, levels: tuple[LevelMap, ...]
+) -> tuple[Tensor, Tensor]:
+    pool = _Pool if torch.compiler.is_compiling() else _PoolWithTangents
+    output, winner = pool.apply(images, weight, bias, levels)
+    return output if is_channels_last(images) or is_channels_last(weight) else output.contiguous(), winner
 
 
 def _parts(images: Tensor, levels: tuple[LevelMap, ...]) -> int:
@@ -68,7 +69,7 @@ class _Pool(torch.autograd.Function):
             aligned = _respond(level, input, weight, bias)
             best = output[level.region]
             wins = aligned >= best if level.wins_ties else aligned > best
-            winner[level.region].clamp_min_(wins.view(torch.uint8) * place)
+            winner[level.region].clamp_min_(wins.to(torch.uint8) * place)
             best.clamp_min_(aligned)  # keeps a NaN from either side
         return output, winner
 
