@@ -43,7 +43,7 @@ def _pool_some(
 
 def _parts(images: Tensor, levels: tuple[LevelMap, ...]) -> int:
     """Into how many parts a CPU takes the images; a compiler takes them whole, because their number may be open."""
-    if images.device.type != "cpu" or torch.compiler.is_compiling():
+    if images.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(images.shape[0], torch.SymInt):
         return 1
     largest = max(len(rows) * len(columns) for rows, columns in (level.sample for level in levels[1:]))
     return 1 + len(images) * images.shape[1] * largest * images.itemsize // WORKSPACE
