@@ -7,15 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
 from made_records import record
-from scaleconv.experiments import ITEMS, Epoch, load_experiment, plan_runs, read_records, run_experiment, runner
+from scaleconv.experiments import ITEMS, Epoch, load_experiment, plan_runs, read_records, run_experiment
 from scaleconv.experiments.claims import check_claims
 from scaleconv.experiments.config import OF_FEATURES, Settings
-from scaleconv.experiments.digits import DigitStore
 from scaleconv.experiments.figures import draw_errors
 from scaleconv.experiments.notes import footnotes
 from scaleconv.experiments.pages import write_pages
@@ -61,13 +59,7 @@ class Diary:
         self.ended.append(title)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def digits():
-    """Scaled once for all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        store = DigitStore(torch.device("cpu"))
-        patch.setattr(runner, "DigitStore", lambda *_: store)
-        yield store
+pytestmark = pytest.mark.usefixtures("digits")
 
 
 @pytest.fixture(scope="module")

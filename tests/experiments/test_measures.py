@@ -5,7 +5,7 @@ import torch
 
 from scaleconv.data import embedded_digits, make_scaled
 from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment, runner
-from scaleconv.experiments.digits import DigitStore, divide
+from scaleconv.experiments.digits import divide
 from scaleconv.experiments.measures import measure
 
 TINY = {
@@ -20,12 +20,7 @@ TINY = {
 DRAWN = {**TINY, "data.test": 100, "measure.scales": [0.5, 1.0, 1.6]}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def digits():
-    with pytest.MonkeyPatch.context() as patch:
-        store = DigitStore(torch.device("cpu"))
-        patch.setattr(runner, "DigitStore", lambda *_: store)
-        yield store
+pytestmark = pytest.mark.usefixtures("digits")
 
 
 def awake(run):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment, runner
-from scaleconv.experiments.digits import DigitStore
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -27,13 +26,7 @@ TINY = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def digits():
-    """Scaled once for all tests, so that their time goes into training."""
-    with pytest.MonkeyPatch.context() as patch:
-        store = DigitStore(torch.device("cpu"))
-        patch.setattr(runner, "DigitStore", lambda *_: store)
-        yield store
+pytestmark = pytest.mark.usefixtures("digits")
 
 
 def experiment(**changes):

@@ -243,7 +243,11 @@ def test_a_nan_reaches_the_outputs_that_see_it_and_no_other():
     assert winner.max() < len(DEFAULT_SCALES)
 
 
-def test_slices_of_a_batch_with_filters_of_their_own_are_one_call():
+@pytest.mark.parametrize("workspace", [fused.WORKSPACE, 4])
+def test_slices_of_a_batch_with_filters_of_their_own_are_one_call(workspace, monkeypatch):
+    monkeypatch.setattr(fused, "WORKSPACE", workspace)
+    if workspace == 4:  # a slice or two at a time
+        monkeypatch.setattr(fused, "LITTLE", 0)
     images, weights, biases = random(3, 1, 2, 5, 4), random(3, 5, 2, 3, 3, seed=1), random(3, 5, seed=2)
     leaves = [tensor.requires_grad_() for tensor in (images, weights, biases)]
     with backend("triton"):

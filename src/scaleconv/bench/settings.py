@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..experiments.devices import choose_device
 from ..ops.signature import DEFAULT_SCALES, LARGEST_SCALE, check_scales
 
 CONTENDERS = ("conv2d", "conv2d_wide", "direct", "si_torch", "si")
@@ -137,12 +138,7 @@ def make_settings(
     **others: Any,
 ) -> Settings:
     """Settings from texts with commas; what is None or empty is the default, on a GPU with more repeats."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"`device` must be one this machine has, got {device!r} ({error})") from None
+    device = choose_device(device)
     lists = {"shapes": shapes, "dtypes": dtypes, "layouts": ",".join(layouts), "contenders": contenders}
     named: dict[str, Any] = {
         key: tuple(part.strip() for part in text.split(",")) for key, text in lists.items() if text

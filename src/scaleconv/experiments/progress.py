@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from .config import Experiment
 from .cost import CostStudy, run_cost
+from .devices import choose_device
 from .plan import Run
 from .records import Epoch, Record
 from .runner import make_folder, run_experiment
@@ -16,12 +17,7 @@ from .runner import make_folder, run_experiment
 
 def run_on_terminal(item: Experiment | CostStudy, folder: Path, device: str, data_dir: Path | None) -> list[Record]:
     """Run an item with live progress; `auto` takes a GPU if there is one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"`device` must be one this machine has, got {device!r} ({error})") from None
+    device = choose_device(device)
     if torch.device(device).type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
     make_folder(folder)
