@@ -177,7 +177,13 @@ def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path):
     command = [sys.executable, "-m", "scaleconv.cli", "reproduce", "table1", "--models", "convnet", *TINY[:-1], "2000"]
-    process = subprocess.Popen([*command, "--folds", "0"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, "--folds", "0"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background would ignore it
+    )
     folder = tmp_path / "results" / "table1-quick" / "checkpoints"
     deadline = time.monotonic() + 120
     while not list(folder.glob("*.safetensors")) and time.monotonic() < deadline:
