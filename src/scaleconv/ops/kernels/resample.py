@@ -20,7 +20,10 @@ def _resample(
     pixel = tl.program_id(0) * BLOCK_X + tl.arange(0, BLOCK_X)
     channel = (tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C))[None, :]
     inside = pixel < pixels
-    here = inside[:, None] & tl.max_constancy(channel < channels, (1, VECTOR))
+    real = channel < channels
+    if VECTOR > 1:
+        real = tl.max_constancy(real, (1, VECTOR))
+    here = inside[:, None] & real
     row = tl.load(pixel_rows + pixel, mask=inside, other=0)
     col = tl.load(pixel_cols + pixel, mask=inside, other=0)
     corner = tl.load(row_first + row) * WIDTH + tl.load(col_first + col)

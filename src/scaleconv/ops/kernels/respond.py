@@ -105,10 +105,10 @@ def _response(
     for first_tap in range(0, taps, BLOCK_K):
         offset = tap_offsets(tap_pixels, tap_channels, level, first_tap, padded_taps, pixel_stride, BLOCK_K)
         if INTERPOLATE:
-            seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, VECTOR == 1, BY_IMAGE)
+            seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, FLIP, BY_IMAGE)
         else:
-            seen = taps_at(pyramid, base, offset, VECTOR, VECTOR == 1)
-        if VECTOR == 1:  # the threads went along the rows
+            seen = taps_at(pyramid, base, offset, VECTOR, FLIP)
+        if FLIP:  # the threads went along the rows
             seen = tl.trans(seen)
         tap = first_tap + tl.arange(0, BLOCK_K)
         part = tl.load(weight + filters[None, :] * padded_taps + tap[:, None], mask=live[None, :], other=0)
