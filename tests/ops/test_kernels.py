@@ -153,6 +153,76 @@ def test_the_order_in_which_a_level_is_taken_changes_nothing(name, rule, monkeyp
         assert_close(got.cpu(), true.cpu(), torch.float32)
 
 
+@pytest.fixture
+def local_filters(monkeypatch):
+    """Whatever the sizes, take filters of each position, those of few levels at once."""
+    monkeypatch.setattr(call_module, "LEAST_IMAGES", 1)
+    monkeypatch.setattr(call_module, "IMAGES_PER_FILTER", 0)
+    monkeypatch.setattr(call_module, "LOCAL_FILTERS", 2000)
+    monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
+    taken = []
+    respond = fused.respond_locally
+    monkeypatch.setattr(fused, "respond_locally", lambda *a: (taken.append(a[5]), respond(*a)))
+    return taken
+
+
+LOCAL = {
+    "one channel": ((2, 1, 6, 5), (3, 1, 3, 2), {}),
+    "padded": ((2, 3, 5, 4), (5, 3, 3, 3), {"padding": 1}),
+    "strided": ((1, 4, 7, 5), (5, 4, 3, 4), {"stride": (2, 1), "padding": 1}),
+    "same, even kernel": ((1, 2, 4, 5), (3, 2, 4, 3), {"padding": "same"}),
+    "empty": ((0, 4, 9, 10), (4, 4, 3, 3), {}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", LOCAL)
+def test_local_filters_agree_with_float64(name, dtype, local_filters):
+    if dtype != torch.float32 and DEVICE == "cpu" and name != "padded":
+        pytest.skip("takes long through the interpreter; needs a GPU")
+    test_output_and_gradients_agree_with_float64(*LOCAL[name], dtype)
+    assert local_filters or name == "empty"
+
+
+def test_local_filters_of_antialiased_levels_and_of_parts(local_filters):
+    leaves = leaves_of((1, 3, 5, 6), (4, 3, 3, 3))
+    assert_close(
+        by_kernels(leaves, {"antialias": True}).cpu(),
+        si_conv2d(*(leaf.detach().double() for leaf in leaves), antialias=True).cpu(),
+        torch.float32,
+    )
+    assert len(local_filters) > 1  # not all levels at once
+    images, weights = random(2, 2, 2, 5, 4), random(2, 4, 2, 3, 3, seed=1)
+    leaves = [tensor.requires_grad_() for tensor in (images, weights)]
+    with backend("triton"):
+        together = torch.vmap(lambda *slices: si_conv2d(*slices, padding=1))(*leaves)
+    apart = torch.stack([si_conv2d(*slices, padding=1) for slices in zip(*leaves, strict=True)])
+    assert_close(together.cpu(), apart.cpu())
+    sent = random(*apart.shape, seed=9)
+    for got, true in zip(*(torch.autograd.grad(result, leaves, sent) for result in (together, apart)), strict=True):
+        assert_close(got.cpu(), true.cpu())
+
+
+def test_a_tie_among_local_filters_goes_to_the_scale_listed_first(local_filters):
+    leaves = [torch.zeros(1, 1, 8, 8, device=DEVICE), random(2, 1, 3, 3)]
+    for scales in ((2, 0.6, 1, 1.5), (1.5, 1, 0.6, 2)):
+        _, winner = by_kernels(leaves, {"scales": scales}, return_winner=True)
+        with backend("torch"):
+            _, expected = si_conv2d(*leaves, scales=scales, return_winner=True)
+        assert torch.equal(winner, expected)
+    assert local_filters
+
+
+def test_many_images_of_few_filters_are_met_by_local_filters():
+    paper = make_signature((36, 11, 11), (64, 36, 5, 5), 1, 0, 1, 1, DEFAULT_SCALES)
+    wide = make_signature((256, 14, 14), (256, 256, 3, 3), 1, 1, 1, 1, DEFAULT_SCALES)
+    device = torch.device("cpu")
+    assert call_module.make_call(paper, 768, 6, False, device).local
+    assert not call_module.make_call(paper, 128, 6, False, device).local
+    assert not call_module.make_call(wide, 768, 1, False, device).local
+    assert not call_module.make_call(paper, 768, 6, False, device).direct
+
+
 @pytest.mark.parametrize("scales", [(2, 0.6, 1, 1.5), (1.5, 1, 0.6, 2), (1, 2)])
 @pytest.mark.parametrize("rule", [lambda *_: True, lambda *_: False, RULES["small direct"]])
 def test_a_tie_goes_to_the_scale_listed_first(scales, rule, monkeypatch):
@@ -230,15 +300,18 @@ def test_very_large_values_stay_right():
     assert_close(by_kernels([images, weight], {}).cpu() / 1e33, expected.cpu() / 1e33, torch.float32)
 
 
-def test_a_nan_reaches_the_outputs_that_see_it_and_no_other():
-    images, weight = random(2, 1, 12, 12), random(2, 1, 3, 3, seed=1)
+@pytest.mark.parametrize("local", [False, True])
+def test_a_nan_reaches_the_outputs_that_see_it_and_no_other(local, request):
+    if local:
+        request.getfixturevalue("local_filters")
+    images, weight = random(2, 1, 9, 8), random(2, 1, 3, 3, seed=1)
     clean = by_kernels([images, weight], {})
-    images[0, 0, 5, 6] = torch.nan
+    images[0, 0, 3, 4] = torch.nan
     output, winner = by_kernels([images, weight], {}, return_winner=True)
     lost = output.isnan()
     assert lost[F.conv2d(images, weight).isnan()].all()  # at least where conv2d has it
     assert not lost[1].any()
-    assert not lost[0, :, -1].any()
+    assert not lost[0, :, -1, 0].any()
     assert torch.equal(output[~lost], clean[~lost])
     assert winner.max() < len(DEFAULT_SCALES)
 

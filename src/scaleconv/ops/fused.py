@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from .kernels.call import Call, make_call
 from .kernels.compete import compete
 from .kernels.direct_tables import DirectLevel
+from .kernels.local import add_back_locally, respond_locally
 from .kernels.patch_tables import PatchTables
 from .kernels.patches_back import add_patches_back
 from .kernels.resample import resample
@@ -34,13 +35,19 @@ def fused_forward(
     input: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature, parts: int, antialias: bool
 ) -> tuple[Tensor, Tensor]:
     """Output (N, M, H0, W0), and the winner's index in `scales`, in channels_last; none for a single level."""
-    call = make_call(signature, parts, antialias, input.device)
+    call = make_call(signature, len(input), parts, antialias, input.device)
     images, filters = len(input), signature.out_channels
     shape = (signature.height.output_size, signature.width.output_size)
     last = parts > 1 or is_channels_last(input) or is_channels_last(weight)
     layout = torch.channels_last if last else torch.contiguous_format
     output = torch.empty((images, filters, *shape), dtype=input.dtype, device=input.device, memory_format=layout)
     winner = input.new_empty((images if call.several else 0, shape[0] * shape[1], filters), dtype=torch.uint8)
+    if call.local:
+        for some, rows, count in _local_chunks(input, signature, call, parts):
+            pixels, biases = _pixels(input[some]), None if bias is None else bias[rows]
+            for tables in call.local:
+                respond_locally(pixels, weight[rows], biases, output[some], winner[some], tables, count)
+        return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
     weight_last = weight.contiguous(memory_format=torch.channels_last)
     for some, rows, count in _chunks(input, signature, _need(call, signature), parts):
         pixels, best, won = _pixels(input[some]), output[some], winner[some]
@@ -74,10 +81,19 @@ def fused_backward(
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the input and of the weight, each None if it is not needed."""
-    call = make_call(signature, parts, antialias, input.device)
+    call = make_call(signature, len(input), parts, antialias, input.device)
     won_last = _pixels(winner)  # (N, H0, W0, M)
     grad_input = torch.empty_like(input) if needed[0] else None
     grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needed[1] else None
+    if call.local and grad_input is not None:
+        for some, rows, count in _local_chunks(input, signature, call, parts):
+            total = torch.zeros_like(_pixels(grad_input[some]))
+            for tables in call.local:
+                add_back_locally(_pixels(grad[some]), won_last[some], weight[rows], total, tables, count)
+            grad_input[some] = _images(total)
+        needed = (False, needed[1])
+    if not any(needed):
+        return grad_input, None
     weight_last = weight.contiguous(memory_format=torch.channels_last)
     for some, rows, count in _chunks(input, signature, _need(call, signature), parts):
         pixels, slope, won = _pixels(input[some]), _pixels(grad[some]), won_last[some]
@@ -148,12 +164,26 @@ def _need(call: Call, signature: Signature) -> int:
 
 def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> Iterator[tuple[slice, slice, int]]:
     """Images to take at a time, the filters they meet, and how many parts of the batch they are."""
-    images, filters = len(input), signature.out_channels
-    outputs = images * filters * signature.height.output_size * signature.width.output_size
+    outputs = len(input) * signature.out_channels * signature.height.output_size * signature.width.output_size
     allowed = max(int(WORKSPACE * (input.numel() + outputs)), LITTLE // input.element_size())
-    pieces = max(1, -(-images * per_image // min(allowed, LARGEST)), -(-outputs // LARGEST))
+    pieces = max(-(-len(input) * per_image // min(allowed, LARGEST)), -(-outputs // LARGEST))
+    return _pieces(len(input), signature.out_channels, pieces, parts)
+
+
+def _local_chunks(
+    input: Tensor, signature: Signature, call: Call, parts: int
+) -> Iterator[tuple[slice, slice, int]]:
+    """The same for local filters, which are made anew for each chunk: as few as can be counted."""
+    outputs = len(input) * signature.out_channels * signature.height.output_size * signature.width.output_size
+    filters = parts * signature.out_channels * signature.in_channels * max(tables.cells for tables in call.local)
+    pieces = max(-(-count // LARGEST) for count in (outputs, input.numel(), filters))
+    return _pieces(len(input), signature.out_channels, pieces, parts)
+
+
+def _pieces(images: int, filters: int, pieces: int, parts: int) -> Iterator[tuple[slice, slice, int]]:
+    """A batch in about so many pieces; those of several parts are whole parts."""
     units = images if parts == 1 else parts
-    step = max(1, -(-units // pieces))
+    step = max(1, -(-units // max(pieces, 1)))
     for start in range(0, units, step):
         count = min(step, units - start)
         size = images // units

@@ -1,9 +1,11 @@
-"""How a call is divided: which levels a library's convolution takes whole, and which the kernels take on patches.
+"""How a call is divided: which levels a library's convolution takes whole, and which the kernels take in what order.
 
 A library convolves faster than a kernel that has to interpolate what it multiplies, but a level taken whole grows with
-the square of its scale. The cheaper order is taken, by times measured on an H200.
+the square of its scale. Where many images meet few filters, the filters are interpolated instead of the images. The
+cheapest order is taken, by times measured on an H200.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +14,7 @@ from ..cache import BoundedCache
 from ..geometry import Level
 from ..signature import Signature
 from .direct_tables import DirectLevel, make_direct_level
+from .local_tables import LocalTables, count_cells, make_local_tables
 from .patch_tables import PatchTables, make_patch_tables
 
 # In accesses to memory that take as long: forward, and both ways back.
@@ -19,13 +22,26 @@ LIBRARY_PRODUCTS = ((64, 100), (16, 45))  # products of the library in one acces
 PATCH_ACCESSES = 14  # for every tap at every position
 PATCH_PRODUCTS = 25  # further products in one access
 
+IMAGES_PER_FILTER = 1  # images from which local filters are worth their making, and at least
+LEAST_IMAGES = 64
+MOST_CHANNELS = 128  # that local filters may have
+LOCAL_FILTERS = 10 * 2**20  # elements of the local filters that are made at once, unless one level needs more
+MOST_LOCAL_FILTERS = 2**26  # elements at scale 1, were each position to have its own
+
 
 @dataclass(frozen=True)
 class Call:
-    """The levels of a call by the order in which they are taken, with their tables; the identity comes first."""
+    """The levels of a call by the order in which they are taken, with their tables; the identity comes first.
+
+    Attributes:
+        direct: levels taken whole.
+        patches: those taken on patches; the gradient of the weight takes those of `local` that way, too.
+        local: those with local filters, as many together as are to be made at once.
+    """
 
     direct: tuple[DirectLevel, ...]
     patches: PatchTables | None
+    local: tuple[LocalTables, ...]
 
     @property
     def several(self) -> bool:
@@ -34,32 +50,64 @@ class Call:
 
     @property
     def nbytes(self) -> int:
-        return sum(level.nbytes for level in self.direct) + (self.patches.nbytes if self.patches else 0)
+        tables = (*self.direct, *self.local, *([self.patches] if self.patches else []))
+        return sum(some.nbytes for some in tables)
 
 
 CALLS: BoundedCache[Call] = BoundedCache(entries=128, nbytes=512 * 2**20)
 
 
-def make_call(signature: Signature, parts: int, antialias: bool, device: torch.device) -> Call:
+def make_call(signature: Signature, images: int, parts: int, antialias: bool, device: torch.device) -> Call:
     """Divide a call, from the cache if it was met before. A library knows no parts of a batch."""
     library = parts == 1 and signature.groups == 1
-    key = (signature, library, antialias, device)
+    many = images // parts >= max(LEAST_IMAGES, IMAGES_PER_FILTER * signature.out_channels)
+    key = (signature, library, many, antialias, device)
     call = CALLS.get(key)
     if call is None:
         with torch.inference_mode(False), torch.no_grad():
-            call = _make_call(signature, library, antialias, device)
+            call = _make_call(signature, library, many, antialias, device)
         CALLS.put(key, call, call.nbytes)
     return call
 
 
-def _make_call(signature: Signature, library: bool, antialias: bool, device: torch.device) -> Call:
+def _make_call(signature: Signature, library: bool, many: bool, antialias: bool, device: torch.device) -> Call:
     levels = signature.plan.levels
+    if many and suits_local(signature):
+        together = _together(signature, levels, antialias)
+        local = tuple(make_local_tables(signature, some, antialias, device) for some in together)
+        return Call((), make_patch_tables(signature, levels, antialias, device), local)
     whole = [level for level in levels if library and prefers_direct(signature, level)]
     if levels[0] not in whole:  # the identity starts the maximum
         whole = []
     direct = tuple(make_direct_level(signature, level, antialias, device) for level in whole)
     rest = [level for level in levels if level not in whole]
-    return Call(direct, make_patch_tables(signature, rest, antialias, device) if rest else None)
+    return Call(direct, make_patch_tables(signature, rest, antialias, device) if rest else None, ())
+
+
+def _together(signature: Signature, levels: Sequence[Level], antialias: bool) -> list[list[Level]]:
+    """The levels whose local filters are made at once."""
+    groups: list[list[Level]] = []
+    taken = LOCAL_FILTERS
+    for level in levels:
+        need = count_cells(signature, level, antialias) * signature.in_channels * signature.out_channels
+        if taken + need > LOCAL_FILTERS:
+            groups.append([])
+            taken = 0
+        groups[-1].append(level)
+        taken += need
+    return groups
+
+
+def suits_local(signature: Signature) -> bool:
+    """Whether local filters, one for each position, can be made of these filters, and are not too many."""
+    height, width = signature.height, signature.width
+    elements = height.output_size * width.output_size * signature.in_channels * signature.out_channels
+    return (
+        signature.groups == 1
+        and height.dilation == width.dilation == 1  # otherwise pixels that take no part lie between those that do
+        and signature.in_channels <= MOST_CHANNELS
+        and elements * height.kernel * width.kernel <= MOST_LOCAL_FILTERS
+    )
 
 
 def prefers_direct(signature: Signature, level: Level) -> bool:
