@@ -16,6 +16,7 @@ from .kernels.call import Call, make_call
 from .kernels.compete import compete
 from .kernels.direct_tables import DirectLevel
 from .kernels.local import add_back_locally, respond_locally
+from .kernels.local_weight_grad import local_weight_grad
 from .kernels.patch_tables import PatchTables
 from .kernels.patches_back import add_patches_back
 from .kernels.resample import resample
@@ -85,15 +86,19 @@ def fused_backward(
     won_last = _pixels(winner)  # (N, H0, W0, M)
     grad_input = torch.empty_like(input) if needed[0] else None
     grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needed[1] else None
-    if call.local and grad_input is not None:
+    if call.local:
         for some, rows, count in _local_chunks(input, signature, call, parts):
-            total = torch.zeros_like(_pixels(grad_input[some]))
-            for tables in call.local:
-                add_back_locally(_pixels(grad[some]), won_last[some], weight[rows], total, tables, count)
-            grad_input[some] = _images(total)
-        needed = (False, needed[1])
+            pixels, slope, won = _pixels(input[some]), _pixels(grad[some]), won_last[some]
+            if grad_input is not None:
+                back = torch.zeros_like(pixels)
+                for tables in call.local:
+                    add_back_locally(slope, won, weight[rows], back, tables, count)
+                grad_input[some] = _images(back)
+            if grad_weight is not None and call.local_grads:
+                grad_weight[rows] += local_weight_grad(pixels, slope, won, call.local_grads, weight.shape[2:], count)
+        needed = (False, needed[1] and not call.local_grads)
     if not any(needed):
-        return grad_input, None
+        return grad_input, None if grad_weight is None else grad_weight.to(weight.dtype)
     weight_last = weight.contiguous(memory_format=torch.channels_last)
     for some, rows, count in _chunks(input, signature, _need(call, signature), parts):
         pixels, slope, won = _pixels(input[some]), _pixels(grad[some]), won_last[some]
@@ -103,7 +108,7 @@ def fused_backward(
             if call.several:
                 share = slope.new_empty((len(slope), *level.response, slope.shape[3]))
                 resample(slope, level.spread, share, winner=won, code=level.code)
-            back, by_weight, _ = torch.ops.aten.convolution_backward(
+            from_level, by_weight, _ = torch.ops.aten.convolution_backward(
                 _images(share),
                 _images(_rescaled(pixels, level)),
                 weight_last,
@@ -117,7 +122,7 @@ def fused_backward(
             if grad_weight is not None:
                 grad_weight += by_weight
             if total is not None:
-                resample(_pixels(back), level.collect, total, add=True)
+                resample(_pixels(from_level), level.collect, total, add=True)
         if call.patches and grad_weight is not None:
             by_weight = weight_grad(
                 _pyramid(pixels, call.patches, count),
@@ -170,12 +175,15 @@ def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> 
     return _pieces(len(input), signature.out_channels, pieces, parts)
 
 
-def _local_chunks(
-    input: Tensor, signature: Signature, call: Call, parts: int
-) -> Iterator[tuple[slice, slice, int]]:
+def _local_chunks(input: Tensor, signature: Signature, call: Call, parts: int) -> Iterator[tuple[slice, slice, int]]:
     """The same for local filters, which are made anew for each chunk: as few as can be counted."""
     outputs = len(input) * signature.out_channels * signature.height.output_size * signature.width.output_size
-    filters = parts * signature.out_channels * signature.in_channels * max(tables.cells for tables in call.local)
+    filters = (
+        parts
+        * signature.out_channels
+        * signature.in_channels
+        * max(tables.cells for tables in (*call.local, *call.local_grads))
+    )
     pieces = max(-(-count // LARGEST) for count in (outputs, input.numel(), filters))
     return _pieces(len(input), signature.out_channels, pieces, parts)
 

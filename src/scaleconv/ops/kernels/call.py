@@ -25,7 +25,7 @@ PATCH_PRODUCTS = 25  # further products in one access
 IMAGES_PER_FILTER = 1  # images from which local filters are worth their making, and at least
 LEAST_IMAGES = 64
 MOST_CHANNELS = 128  # that local filters may have
-LOCAL_FILTERS = 10 * 2**20  # elements of the local filters that are made at once, unless one level needs more
+LOCAL_FILTERS = 7 * 2**20  # elements of the local filters that are made at once, unless one level needs more
 MOST_LOCAL_FILTERS = 2**26  # elements at scale 1, were each position to have its own
 
 
@@ -35,23 +35,26 @@ class Call:
 
     Attributes:
         direct: levels taken whole.
-        patches: those taken on patches; the gradient of the weight takes those of `local` that way, too.
+        patches: those taken on patches.
         local: those with local filters, as many together as are to be made at once.
+        local_grads: the same for the gradient of the filters, where each position has its own for every level; without
+            elements if there is one level, whose gradient is taken on patches.
     """
 
     direct: tuple[DirectLevel, ...]
     patches: PatchTables | None
-    local: tuple[LocalTables, ...]
+    local: tuple[LocalTables, ...] = ()
+    local_grads: tuple[LocalTables, ...] = ()
 
     @property
     def several(self) -> bool:
         """Whether there is anything to choose among."""
-        return len(self.direct) + (len(self.patches) if self.patches else 0) > 1
+        return len(self.direct) + (len(self.patches) if self.patches else 0) > 1 or len(self.local_grads) > 0
 
     @property
     def nbytes(self) -> int:
-        tables = (*self.direct, *self.local, *([self.patches] if self.patches else []))
-        return sum(some.nbytes for some in tables)
+        local = sum(tables.nbytes for tables in (*self.local, *self.local_grads))
+        return local + sum(level.nbytes for level in self.direct) + (self.patches.nbytes if self.patches else 0)
 
 
 CALLS: BoundedCache[Call] = BoundedCache(entries=128, nbytes=512 * 2**20)
@@ -74,14 +77,19 @@ def _make_call(signature: Signature, library: bool, many: bool, antialias: bool,
     levels = signature.plan.levels
     if many and suits_local(signature):
         together = _together(signature, levels, antialias)
-        local = tuple(make_local_tables(signature, some, antialias, device) for some in together)
+        local, local_grads = (
+            tuple(make_local_tables(signature, some, antialias, device, share=share) for some in together)
+            for share in (True, False)
+        )
+        if len(levels) > 1:
+            return Call((), None, local, local_grads)
         return Call((), make_patch_tables(signature, levels, antialias, device), local)
     whole = [level for level in levels if library and prefers_direct(signature, level)]
     if levels[0] not in whole:  # the identity starts the maximum
         whole = []
     direct = tuple(make_direct_level(signature, level, antialias, device) for level in whole)
     rest = [level for level in levels if level not in whole]
-    return Call(direct, make_patch_tables(signature, rest, antialias, device) if rest else None, ())
+    return Call(direct, make_patch_tables(signature, rest, antialias, device) if rest else None)
 
 
 def _together(signature: Signature, levels: Sequence[Level], antialias: bool) -> list[list[Level]]:
