@@ -1,13 +1,19 @@
 """Runs trained together end where each would have ended alone."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from torch import nn
+from torch.func import functional_call
 
+from scaleconv.experiments import stacked
 from scaleconv.experiments.config import TrainingConfig
 from scaleconv.experiments.stacked import Stack
 from scaleconv.experiments.together import Together
 from scaleconv.experiments.training import Trainer
 from scaleconv.models import Shape, make_model
+from tolerance import assert_close
 
 STEPS = 50
 SMALL = Shape(maps=(6, 8), hidden=20)
@@ -98,3 +104,55 @@ def test_runs_with_different_numbers_of_batches_are_refused():
     second.batches = 3
     with pytest.raises(ValueError, match=r"`trainers` must have equally many batches, got \[50, 3\]"):
         Together([first, second])
+
+
+@pytest.mark.parametrize("model", ["convnet", "si_convnet", "hierarchical"])
+def test_the_kernels_of_a_stack_change_neither_names_nor_answers_nor_gradients(model, exact):
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network = make_model(model, Shape(maps=(2, 4), hidden=5)).to(device)
+    template = deepcopy(network)
+    stacked._pool_in_one_pass(template)
+    if model == "convnet":  # the interpreter takes its time for convolutions
+        stacked._convolve_in_parts(template)
+        assert isinstance(template.stages.conv2, stacked._PartsConv2d)
+    assert [name for name, _ in template.named_modules()] == [name for name, _ in network.named_modules()]
+    assert isinstance(template.stages.relu2, nn.Identity)
+    assert isinstance(template.stages.pool2, stacked._ReLUMaxPool2d)
+    assert type(template.classifier.relu3) is nn.ReLU
+    generator = torch.Generator().manual_seed(0)
+    stacks = {  # large enough for answers about 1
+        name: torch.randn(2, *weight.shape, generator=generator).mul(0.2).to(device).requires_grad_()
+        for name, weight in network.named_parameters()
+    }
+    images = torch.rand(2, 2, 1, 28, 28, generator=generator).to(device)
+    answers = torch.vmap(lambda own, some: functional_call(template, own, (some,)))(stacks, images)
+    slices = [{name: stack[index] for name, stack in stacks.items()} for index in range(2)]
+    alone = torch.stack([functional_call(network, own, (some,)) for own, some in zip(slices, images, strict=True)])
+    assert_close(answers.cpu(), alone.cpu())
+    grads = [torch.autograd.grad(result.square().sum(), list(stacks.values())) for result in (answers, alone)]
+    for got, true in zip(*grads, strict=True):
+        assert_close(got.cpu(), true.cpu())
+        assert true.abs().max() > 0.1
+
+
+OTHERWISE = {
+    "overlap": nn.MaxPool2d(3, 2, ceil_mode=True),
+    "floor": nn.MaxPool2d(2, 2),
+    "padding": nn.MaxPool2d(2, 2, padding=1, ceil_mode=True),
+    "dilation": nn.MaxPool2d(2, 2, dilation=2, ceil_mode=True),
+    "indices": nn.MaxPool2d(2, 2, ceil_mode=True, return_indices=True),
+    "pair": nn.MaxPool2d((2, 3), (2, 3), ceil_mode=True),
+    "wide": nn.MaxPool2d(16, 16, ceil_mode=True),
+    "average": nn.AvgPool2d(2, 2, ceil_mode=True),
+}
+
+
+@pytest.mark.parametrize("pool", OTHERWISE.values(), ids=OTHERWISE)
+def test_pooling_of_another_kind_stays_as_it_is(pool):
+    relu = nn.ReLU()
+    stages = nn.Sequential(relu, pool, nn.MaxPool2d(2, 2, ceil_mode=True))
+    stacked._pool_in_one_pass(stages)
+    assert stages[0] is relu
+    assert stages[1] is pool
+    assert type(stages[2]) is nn.MaxPool2d

@@ -6,7 +6,7 @@ learns nothing of the others: `torch.vmap` runs it once per slice, and the gradi
 
 from collections.abc import Sequence
 from copy import deepcopy
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ..ops import library
+from ..ops.relu_pool import LARGEST_KERNEL, relu_pool
 from .training import Trainer, make_optimiser
 
 
@@ -26,6 +27,7 @@ class Stack:
         self.template = deepcopy(first.network)
         if first.images.is_cuda and self.recipe.precision == "float32":
             _convolve_in_parts(self.template)
+            _pool_in_one_pass(self.template)
         self.images = torch.cat([trainer.images for trainer in trainers])
         self.labels = torch.cat([trainer.labels for trainer in trainers])
         starts = list(accumulate((len(trainer.images) for trainer in trainers), initial=0))[:-1]
@@ -93,3 +95,28 @@ def _convolve_in_parts(network: nn.Module) -> None:
     for module in network.modules():
         if type(module) is nn.Conv2d and not isinstance(module.padding, str) and module.padding_mode == "zeros":
             module.__class__ = _PartsConv2d
+
+
+class _ReLUMaxPool2d(nn.MaxPool2d):
+    """`MaxPool2d` of the ReLU of its input, in one pass over it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        results: tuple[Tensor, Tensor] = relu_pool(input, self.kernel_size)
+        return results[0]
+
+
+def _pool_in_one_pass(network: nn.Module) -> None:
+    """Let pooling that follows a ReLU do its work, too; both keep their places, so the names stay."""
+    for stages in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
+        for index, (relu, pool) in enumerate(pairwise(stages)):
+            if type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d and _is_side_by_side(pool):
+                stages[index] = nn.Identity()
+                stages[index + 1] = _ReLUMaxPool2d(pool.kernel_size, ceil_mode=True)
+
+
+def _is_side_by_side(pool: nn.MaxPool2d) -> bool:
+    """Whether each pixel belongs to exactly one window, and one byte tells a window's winner."""
+    kernel = pool.kernel_size
+    if not isinstance(kernel, int) or kernel > LARGEST_KERNEL or pool.stride != kernel:
+        return False
+    return pool.ceil_mode and pool.padding == 0 and pool.dilation == 1 and not pool.return_indices

@@ -53,7 +53,9 @@ def _plan(input: Tensor, weight: Tensor, settings: Sequence[Any]) -> tuple[Signa
 # Written out, because older versions of torch cannot read all of the annotations.
 SETTINGS = "int[] stride, int[] padding, int[] dilation, int groups, int parts, float[] scales, bool antialias"
 FORWARD = f"(Tensor input, Tensor weight, Tensor? bias, {SETTINGS}) -> (Tensor, Tensor)"
-BACKWARD = f"(Tensor grad, Tensor input, Tensor weight, Tensor winner, {SETTINGS}, bool[] needed) -> (Tensor, Tensor)"
+BACKWARD = (
+    f"(Tensor grad, Tensor input, Tensor weight, Tensor winner, {SETTINGS}, bool[] needed) -> (Tensor, Tensor, Tensor)"
+)
 
 
 @torch.library.custom_op("scaleconv::si_conv2d", mutates_args=(), schema=FORWARD)
@@ -110,17 +112,33 @@ def si_conv2d_backward(
     scales: list[float],
     antialias: bool,
     needed: list[bool],
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the input and of the weight; without elements where they are not needed."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the input, of the weight and of the bias; without elements where they are not needed."""
     from .fused import fused_backward
 
     settings = (stride, padding, dilation, groups, parts, scales, antialias)
-    signature, parts, antialias = _plan(input, weight, settings)
-    grad_input, grad_weight = fused_backward(grad, input, weight, winner, signature, parts, antialias, needed)
+    grad_input, grad_weight = None, None
+    if needed[0] or needed[1]:
+        plan = _plan(input, weight, settings)
+        grad_input, grad_weight = fused_backward(grad, input, weight, winner, *plan, needed[:2])
     return (
         input.new_empty(0) if grad_input is None else grad_input,
         weight.new_empty(0) if grad_weight is None else grad_weight,
+        _bias_grad(grad, parts) if needed[2] else weight.new_empty(0),
     )
+
+
+def _bias_grad(grad: Tensor, parts: int) -> Tensor:
+    """The sum over images and positions, for each part of the batch: (parts · M,)."""
+    from .kernels.column_sum import column_sum
+
+    pixels = grad.permute(0, 2, 3, 1)
+    sums: Tensor  # (parts, M)
+    if pixels.is_contiguous():
+        sums = column_sum(pixels.flatten(0, 2).unflatten(0, (parts, -1)))
+    else:
+        sums = grad.unflatten(0, (parts, -1)).sum((1, 3, 4))
+    return sums.flatten().to(grad.dtype)
 
 
 @si_conv2d_backward.register_fake
@@ -130,6 +148,7 @@ def _(grad, input, weight, winner, stride, padding, dilation, groups, parts, sca
     return (
         torch.empty_like(input) if needed[0] else input.new_empty(0),
         grad_weight if needed[1] else weight.new_empty(0),
+        weight.new_empty(filters if needed[2] else 0),
     )
 
 
@@ -150,12 +169,9 @@ def _differentiate(ctx: Any, grad: Tensor, _winner: Tensor) -> tuple[Tensor | No
         places = torch.zeros(len(signature.scales), dtype=torch.uint8, device=winner.device)
         places[[level.index for level in levels]] = torch.arange(len(levels), dtype=torch.uint8, device=winner.device)
         grads = pool_backward(grad, input, weight, places[winner.int()], levels, needed)
-    else:
-        if needed[0] or needed[1]:
-            both = si_conv2d_backward(grad, input, weight, winner, *ctx.settings, needed[:2])
-            grads[:2] = [one if wanted else None for one, wanted in zip(both, needed, strict=False)]
-        if needed[2]:
-            grads[2] = grad.unflatten(0, (parts, -1)).sum((1, 3, 4)).flatten()
+    elif any(needed):
+        every = si_conv2d_backward(grad, input, weight, winner, *ctx.settings, needed)
+        grads = [one if wanted else None for one, wanted in zip(every, needed, strict=True)]
     return *grads, *(None for _ in ctx.settings)
 
 
