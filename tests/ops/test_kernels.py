@@ -158,6 +158,7 @@ def local_filters(monkeypatch):
     """Whatever the sizes, take filters of each position, those of few levels at once."""
     monkeypatch.setattr(call_module, "LEAST_IMAGES", 1)
     monkeypatch.setattr(call_module, "IMAGES_PER_FILTER", 0)
+    monkeypatch.setattr(call_module, "LEAST_CHANNELS", 1)
     monkeypatch.setattr(call_module, "LOCAL_FILTERS", 2000)
     monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
     taken = []

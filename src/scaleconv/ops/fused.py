@@ -43,7 +43,7 @@ def fused_forward(
     layout = torch.channels_last if last else torch.contiguous_format
     output = torch.empty((images, filters, *shape), dtype=input.dtype, device=input.device, memory_format=layout)
     winner = input.new_empty((images if call.several else 0, shape[0] * shape[1], filters), dtype=torch.uint8)
-    if call.local:
+    if call.local_grads:
         for some, rows, count in _local_chunks(input, signature, call, parts):
             pixels, biases = _pixels(input[some]), None if bias is None else bias[rows]
             for tables in call.local:

@@ -14,7 +14,7 @@ from ..cache import BoundedCache
 from ..geometry import Level
 from ..signature import Signature
 from .direct_tables import DirectLevel, make_direct_level
-from .local_tables import LocalTables, count_cells, make_local_tables
+from .local_tables import MOST_CHANNELS, LocalTables, count_cells, make_local_tables
 from .patch_tables import PatchTables, make_patch_tables
 
 # In accesses to memory that take as long: forward, and both ways back.
@@ -24,7 +24,7 @@ PATCH_PRODUCTS = 25  # further products in one access
 
 IMAGES_PER_FILTER = 1  # images from which local filters are worth their making, and at least
 LEAST_IMAGES = 64
-MOST_CHANNELS = 128  # that local filters may have
+LEAST_CHANNELS = 8  # fewer leave the products of local filters too little to do
 LOCAL_FILTERS = 7 * 2**20  # elements of the local filters that are made at once, unless one level needs more
 MOST_LOCAL_FILTERS = 2**26  # elements at scale 1, were each position to have its own
 
@@ -37,8 +37,8 @@ class Call:
         direct: levels taken whole.
         patches: those taken on patches.
         local: those with local filters, as many together as are to be made at once.
-        local_grads: the same for the gradient of the filters, where each position has its own for every level; without
-            elements if there is one level, whose gradient is taken on patches.
+        local_grads: the same for the gradient of the weight, where each position has its own for every level. Without
+            elements if there is one level: then only the gradient of the input is taken by local filters.
     """
 
     direct: tuple[DirectLevel, ...]
@@ -113,7 +113,7 @@ def suits_local(signature: Signature) -> bool:
     return (
         signature.groups == 1
         and height.dilation == width.dilation == 1  # otherwise pixels that take no part lie between those that do
-        and signature.in_channels <= MOST_CHANNELS
+        and LEAST_CHANNELS <= signature.in_channels <= MOST_CHANNELS
         and elements * height.kernel * width.kernel <= MOST_LOCAL_FILTERS
     )
 

@@ -1,8 +1,9 @@
 """The layer by local filters: a matrix product for each position, forward and for the gradient of the input.
 
-A program owns some images at one place, which all meet the same filters. Forward it goes through the levels, keeps the
-strongest, and writes the output and one winner byte. Backward it owns some pixels of one row of the input and adds up
-what comes from the outputs around them, always in the same order: no atomics, nothing in between is written.
+First the filters of all positions are made, column by column. Then a program owns some images at one place, which all
+meet the same filters. Forward it goes through the levels, keeps the strongest, and writes the output and one winner
+byte. Backward it owns some pixels of one row of the input and adds up what comes from the outputs around them, always
+in the same order: no atomics, nothing in between is written.
 """
 
 import torch
@@ -10,21 +11,42 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .local_tables import LocalTables
+from .local_tables import MOST_CHANNELS, LocalTables
 from .resample import resample, vector_width
 from .respond import precision
 
+ELEMENTS = 512  # of a cell that a program makes
 Blocks = tuple[int, int, int, int, int]  # images, filters or columns, taps or filters, warps, stages
+
+
+@triton.jit
+def _make_cells(
+    lines, row_lines, kernels, first_cells, pitches, first_lines, line_counts, line_levels, line_places,
+    cells, elements, KERNEL: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    part, line, columns = tl.program_id(2), tl.program_id(0), tl.num_programs(0)
+    level = tl.load(line_levels + line)
+    element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    tap = tl.arange(0, PADDED)
+    inside = element < elements
+    at = ((part * KERNEL + tap) * columns + line)[:, None] * elements + element[None, :]
+    column = tl.load(lines + at, mask=(tap < KERNEL)[:, None] & inside[None, :], other=0)
+    cell = part * cells + tl.load(first_cells + level) + tl.load(line_places + line)
+    first, pitch = tl.load(first_lines + level), tl.load(pitches + level)
+    for row in range(0, tl.load(line_counts + level)):
+        weight = tl.load(row_lines + (first + row) * PADDED + tap)
+        value = tl.sum(weight[:, None] * column, axis=0)
+        tl.store(kernels + (cell + row * pitch) * elements + element, value.to(kernels.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["images"])
 def _respond(
     pixels, kernels, bias, output, winner, codes, first_cells, pitches,
     row_low, row_span, row_start, col_low, col_span, col_start,
-    images, out_height, out_width, filters, cells, width, image_stride, pixel_stride,
+    images, out_height, out_width, filters, cells, image_stride, width,
     output_stride_n, output_stride_m, output_stride_p,
     CHANNELS: tl.constexpr, LEVELS: tl.constexpr, STARTS_ANEW: tl.constexpr, SEVERAL: tl.constexpr,
-    HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr, ABREAST: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     positions, part = out_height * out_width, tl.program_id(2)
@@ -51,7 +73,7 @@ def _respond(
         across = tl.load(col_span + col)
         taps = tl.load(row_span + row) * across * CHANNELS
         pitch = tl.load(pitches + level)
-        start = image * image_stride + (tl.load(row_low + row) * width + tl.load(col_low + col)) * pixel_stride
+        start = image * image_stride + (tl.load(row_low + row) * width + tl.load(col_low + col)) * CHANNELS
         cell = part * cells + tl.load(first_cells + level) + tl.load(row_start + row) * pitch + tl.load(col_start + col)
         total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
         for first in range(0, taps, BLOCK_K):
@@ -62,13 +84,9 @@ def _respond(
             channel, place = tap % CHANNELS, tap // CHANNELS
             down = place // across
             right = place - down * across
-            offset = (down * width + right) * pixel_stride + channel
-            if FLIP:  # the images of a single channel lie side by side, and threads go along them
-                index = tl.max_contiguous(tl.multiple_of(offset[:, None] + start[None, :], (1, ABREAST)), (1, ABREAST))
-                seen = tl.trans(tl.load(pixels + index, mask=used[:, None], other=0))
-            else:
-                index = tl.max_contiguous(tl.multiple_of(start[:, None] + offset[None, :], (1, VECTOR)), (1, VECTOR))
-                seen = tl.load(pixels + index, mask=used[None, :], other=0)
+            offset = (down * width + right) * CHANNELS + channel
+            index = tl.max_contiguous(tl.multiple_of(start[:, None] + offset[None, :], (1, VECTOR)), (1, VECTOR))
+            seen = tl.load(pixels + index, mask=used[None, :], other=0)
             index = ((cell + down * pitch + right) * filters * CHANNELS + channel)[:, None] + filter[None, :] * CHANNELS
             index = tl.max_contiguous(tl.multiple_of(index, (VECTOR, 1)), (VECTOR, 1))
             kernel = tl.load(kernels + index, mask=used[:, None] & live[None, :], other=0)
@@ -161,21 +179,16 @@ def respond_locally(
     if total == 0:
         return
     kernels = _local_filters(weight.unflatten(0, (parts, filters)).permute(0, 3, 4, 1, 2), tables)
-    single = channels == 1
-    image_stride, pixel_stride = (1, total) if single else (height * width * channels, channels)
-    if single:
-        pixels = pixels.flatten(1).mT.contiguous()
     images, (out_height, out_width) = total // parts, output.shape[2:]
-    block_n, block_m, block_k, warps, stages = blocks or choose_blocks(filters, channels, pixels.dtype)
+    block_n, block_m, block_k, warps, stages = blocks or choose_blocks(filters)
     grid = (triton.cdiv(images, block_n) * out_height * out_width, triton.cdiv(filters, block_m), parts)
     _respond[grid](
         pixels, kernels, weight if bias is None else bias, output, winner, tables.codes, tables.first_cells,
         tables.pitches, tables.row_low, tables.row_span, tables.row_start, tables.col_low, tables.col_span,
-        tables.col_start, images, out_height, out_width, filters, tables.cells, width, image_stride, pixel_stride,
+        tables.col_start, images, out_height, out_width, filters, tables.cells, height * width * channels, width,
         output.stride(0), output.stride(1), output.stride(3), CHANNELS=channels, LEVELS=len(tables),
         STARTS_ANEW=tables.starts_anew, SEVERAL=winner.numel() > 0, HAS_BIAS=bias is not None,
-        VECTOR=vector_width(channels, pixels.dtype), ABREAST=vector_width(images, pixels.dtype), FLIP=single,
-        PRECISION=precision(),
+        VECTOR=vector_width(channels, pixels.dtype), PRECISION=precision(),
         BLOCK_N=block_n, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
@@ -204,7 +217,7 @@ def add_back_locally(
     if total == 0:
         return
     kernels = _local_filters(weight.unflatten(0, (parts, filters)).permute(0, 3, 4, 2, 1), tables)
-    block_n, block_x, block_m, warps, stages = blocks or choose_back_blocks(filters, channels)
+    block_n, block_x, block_m, warps, stages = blocks or choose_back_blocks(filters)
     images, together = total // parts, max(1, min(block_x // channels, width))
     grid = (triton.cdiv(images, block_n) * height, triton.cdiv(width, together), parts)
     _back[grid](
@@ -221,17 +234,24 @@ def add_back_locally(
 def _local_filters(filters: Tensor, tables: LocalTables) -> Tensor:
     """All local filters of (parts, Kh, Kw, …): (parts, cells, …), flattened behind the cells."""
     source = filters.flatten(3).contiguous()
-    kernels = source.new_empty((len(source), tables.cells, source.shape[3]))
-    resample(source, tables.filters, kernels)
+    parts, height, _, elements = source.shape
+    columns = len(tables.line_levels)
+    lines = source.new_empty((parts, height * columns, elements), dtype=torch.float32)
+    resample(source, tables.lines, lines)
+    kernels = source.new_empty((parts, tables.cells, elements))
+    _make_cells[columns, triton.cdiv(elements, ELEMENTS), parts](
+        lines, tables.row_lines, kernels, tables.first_cells, tables.pitches, tables.first_lines, tables.line_counts,
+        tables.line_levels, tables.line_places, tables.cells, elements,
+        KERNEL=height, PADDED=tables.row_lines.shape[1], BLOCK=ELEMENTS, num_warps=4,
+    )  # fmt: skip
     return kernels
 
 
-def choose_blocks(filters: int, channels: int, dtype: torch.dtype) -> Blocks:
+def choose_blocks(filters: int) -> Blocks:
+    """The fastest on an H200 for the second layer of the paper's network, in float32 and bfloat16."""
     block_m = min(max(triton.next_power_of_2(filters), 16), 128)
-    return 64, block_m, 32 if dtype == torch.float32 else 64, 4, 3
+    return 128 if block_m <= 64 else 64, block_m, 32, 4, 3
 
 
-def choose_back_blocks(filters: int, channels: int) -> Blocks:
-    """Whole pixels side by side fill a block of columns as well as they can."""
-    block_x = max((128, 256), key=lambda size: (size // channels * channels / size, -size))
-    return 64, max(block_x, 16), min(max(triton.next_power_of_2(filters), 16), 64), block_x // 32, 1
+def choose_back_blocks(filters: int) -> Blocks:
+    return 64, MOST_CHANNELS, min(max(triton.next_power_of_2(filters), 16), 64), 4, 1

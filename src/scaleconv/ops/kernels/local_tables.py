@@ -20,6 +20,7 @@ from ..signature import Signature
 from .bands import Bands, level_support, make_bands
 
 TAPS = 128  # of a local filter that are taken at once
+MOST_CHANNELS = 128  # those of one pixel are taken together
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class LocalTables:
     Attributes:
         codes: the index in `scales` of each level, which is its value in the winner map.
         starts_anew: whether the first level is the identity, which covers every position.
-        filters: makes the cells of all local filters from a filter.
+        cells: of all local filters.
+        lines: makes of a filter, row by row, the columns of all levels, each of which its rows are made of.
         first_cells, pitches: for each level, its first cell, and the cells from one line to the next.
         row_low, row_span, row_start: (levels, H0)
         col_low, col_span, col_start: (levels, W0)
@@ -47,7 +49,8 @@ class LocalTables:
 
     codes: Tensor
     starts_anew: bool
-    filters: Bands
+    cells: int
+    lines: Bands
     first_cells: Tensor
     pitches: Tensor
     row_low: Tensor
@@ -72,13 +75,9 @@ class LocalTables:
         return len(self.codes)
 
     @property
-    def cells(self) -> int:
-        return self.filters.pixels
-
-    @property
     def nbytes(self) -> int:
         own = sum(table.nbytes for table in vars(self).values() if isinstance(table, Tensor))
-        return own + self.filters.nbytes
+        return own + self.lines.nbytes
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def make_local_tables(
         cols.append(_local_axis(signature.width, level.width, same, support))
     row_counts, col_counts = ([len(axis.lines) for axis in axes] for axes in (rows, cols))
     taps = [row.span[:, None] * col.span * signature.in_channels for row, col in zip(rows, cols, strict=True)]
-    row_lines = torch.cat([row.lines for row in rows])
+    row_lines, col_lines = (torch.cat([axis.lines for axis in axes]) for axes in (rows, cols))
     sizes = [len(row.lines) * len(col.lines) for row, col in zip(rows, cols, strict=True)]
 
     def integers(values: list[int] | list[Tensor]) -> Tensor:
@@ -122,7 +121,8 @@ def make_local_tables(
     return LocalTables(
         codes=integers([level.index for level in levels]),
         starts_anew=levels[0].scale == 1,
-        filters=make_bands([row.lines for row in rows], [col.lines for col in cols], device),
+        cells=sum(sizes),
+        lines=make_bands([torch.eye(signature.height.kernel, dtype=torch.float64)], [col_lines], device),
         first_cells=integers(list(accumulate(sizes, initial=0))[:-1]),
         pitches=integers([len(col.lines) for col in cols]),
         row_low=integers([row.low for row in rows]),
@@ -136,7 +136,7 @@ def make_local_tables(
         col_first=col_first.to(device, torch.int32),
         col_last=col_last.to(device, torch.int32),
         row_lines=F.pad(row_lines, (0, _power_of_two(row_lines.shape[1]))).to(device, torch.float32),
-        col_lines=torch.cat([col.lines for col in cols]).to(device, torch.float32),
+        col_lines=col_lines.to(device, torch.float32),
         first_lines=integers(list(accumulate(row_counts, initial=0))[:-1]),
         line_counts=integers(row_counts),
         line_levels=integers([level for level, count in enumerate(col_counts) for _ in range(count)]),
