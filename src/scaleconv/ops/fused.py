@@ -16,7 +16,6 @@ from .kernels.call import Call, make_call
 from .kernels.compete import compete
 from .kernels.direct_tables import DirectLevel
 from .kernels.local import add_back_locally, respond_locally
-from .kernels.local_weight_grad import local_weight_grad
 from .kernels.patch_tables import PatchTables
 from .kernels.patches_back import add_patches_back
 from .kernels.resample import resample
@@ -26,10 +25,12 @@ from .pool import is_channels_last
 from .signature import Signature
 
 # What is made for a chunk of images takes at most so many times the memory of input and output, unless that is little.
-WORKSPACE = 1.8
+WORKSPACE = 2.0
 LITTLE = 16 * 2**20
 SIDE_BY_SIDE = 64  # images from which the kernels take those of one position together
 LARGEST = 2**31 - 1  # the kernels count elements in 32 bits
+
+Chunks = Iterator[tuple[slice, slice, int]]
 
 
 def fused_forward(
@@ -37,38 +38,27 @@ def fused_forward(
 ) -> tuple[Tensor, Tensor]:
     """Output (N, M, H0, W0), and the winner's index in `scales`, in channels_last; none for a single level."""
     call = make_call(signature, len(input), parts, antialias, input.device)
-    images, filters = len(input), signature.out_channels
-    shape = (signature.height.output_size, signature.width.output_size)
+    filters, shape = signature.out_channels, (signature.height.output_size, signature.width.output_size)
     last = parts > 1 or is_channels_last(input) or is_channels_last(weight)
     layout = torch.channels_last if last else torch.contiguous_format
-    output = torch.empty((images, filters, *shape), dtype=input.dtype, device=input.device, memory_format=layout)
-    winner = input.new_empty((images if call.several else 0, shape[0] * shape[1], filters), dtype=torch.uint8)
-    if call.local_grads:
+    winner = input.new_empty((len(input) if call.several else 0, shape[0] * shape[1], filters), dtype=torch.uint8)
+    if call.direct:
+        output = _respond_whole(_pixels(input), weight, bias, winner, call.direct, signature)
+    else:
+        output = torch.empty(
+            (len(input), filters, *shape), dtype=input.dtype, device=input.device, memory_format=layout
+        )
+    if call.local and call.several:
         for some, rows, count in _local_chunks(input, signature, call, parts):
             pixels, biases = _pixels(input[some]), None if bias is None else bias[rows]
             for tables in call.local:
                 respond_locally(pixels, weight[rows], biases, output[some], winner[some], tables, count)
-        return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
-    weight_last = weight.contiguous(memory_format=torch.channels_last)
-    for some, rows, count in _chunks(input, signature, _need(call, signature), parts):
-        pixels, best, won = _pixels(input[some]), output[some], winner[some]
-        for level in call.direct:
-            sampled = _images(_rescaled(pixels, level))
-            response = _pixels(F.conv2d(sampled, weight_last, bias, *_convolution(signature)))
-            if level.plain:  # comes first, and starts the maximum
-                strongest, best = response, _images(response)
-                won.fill_(level.code)
-            else:
-                compete(response, level.align, strongest, won, level.code)
-        if call.patches:
-            flat = _flat_weight(weight[rows], call.patches)
-            biases = None if bias is None else bias[rows]
-            respond(
-                _pyramid(pixels, call.patches, count), flat, biases, best, won, call.patches, signature.groups, count
-            )
-        if call.direct:
-            output[some] = best
-    return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
+    elif call.patches:
+        flat = _flat_weight(weight, call.patches)
+        for some, rows, count in _chunks(input, signature, _pyramid_elements(call.patches, signature), parts):
+            pyramid, biases = _pyramid(_pixels(input[some]), call.patches, count), None if bias is None else bias[rows]
+            respond(pyramid, flat[rows], biases, output[some], winner[some], call.patches, signature.groups, count)
+    return output.contiguous(memory_format=layout), winner.unflatten(1, shape).permute(0, 3, 1, 2)
 
 
 def fused_backward(
@@ -83,62 +73,84 @@ def fused_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the input and of the weight, each None if it is not needed."""
     call = make_call(signature, len(input), parts, antialias, input.device)
-    won_last = _pixels(winner)  # (N, H0, W0, M)
-    grad_input = torch.empty_like(input) if needed[0] else None
-    grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needed[1] else None
-    if call.local:
+    pixels, slope, won = _pixels(input), _pixels(grad), _pixels(winner)  # (N, H, W, C) and twice (N, H0, W0, M)
+    to_input = torch.zeros_like(pixels) if needed[0] else None
+    to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needed[1] else None
+    if call.direct:
+        _add_back_whole(slope, won, pixels, weight, to_input, to_weight, call, signature)
+    if call.local and to_input is not None:
         for some, rows, count in _local_chunks(input, signature, call, parts):
-            pixels, slope, won = _pixels(input[some]), _pixels(grad[some]), won_last[some]
-            if grad_input is not None:
-                back = torch.zeros_like(pixels)
-                for tables in call.local:
-                    add_back_locally(slope, won, weight[rows], back, tables, count)
-                grad_input[some] = _images(back)
-            if grad_weight is not None and call.local_grads:
-                grad_weight[rows] += local_weight_grad(pixels, slope, won, call.local_grads, weight.shape[2:], count)
-        needed = (False, needed[1] and not call.local_grads)
-    if not any(needed):
-        return grad_input, None if grad_weight is None else grad_weight.to(weight.dtype)
-    weight_last = weight.contiguous(memory_format=torch.channels_last)
-    for some, rows, count in _chunks(input, signature, _need(call, signature), parts):
-        pixels, slope, won = _pixels(input[some]), _pixels(grad[some]), won_last[some]
-        total = torch.zeros_like(pixels) if needed[0] else None
-        for level in call.direct:
-            share = slope
+            for tables in call.local:
+                add_back_locally(slope[some], won[some], weight[rows], to_input[some], tables, count)
+    elif call.patches and to_input is not None:
+        _add_patches_back(to_input, slope, won, weight, signature, call.patches, parts)
+    if call.patches and to_weight is not None:
+        kernel = (signature.height.kernel, signature.width.kernel, weight.shape[1])
+        for some, rows, count in _chunks(input, signature, _pyramid_elements(call.patches, signature), parts):
+            pyramid, sent, by = _pyramid(pixels[some], call.patches, count), slope[some], won[some]
+            flat = weight_grad(pyramid, sent.flatten(1, 2), by.flatten(1, 2), call.patches, signature.groups, count)
+            to_weight[rows] += flat.unflatten(1, kernel).permute(0, 3, 1, 2)
+    grad_input = None if to_input is None else _like(_images(to_input), input)
+    return grad_input, None if to_weight is None else to_weight.to(weight.dtype)
+
+
+def _respond_whole(
+    pixels: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    winner: Tensor,
+    levels: Sequence[DirectLevel],
+    signature: Signature,
+) -> Tensor:
+    """Output of the levels that a library convolves, in channels_last; fills in the winner."""
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    for level in levels:
+        if level.plain:  # comes first, and starts the maximum
+            strongest = _pixels(F.conv2d(_images(_rescaled(pixels, level)), weight, bias, *_convolution(signature)))
+            winner.fill_(level.code)
+            continue
+        need = level.elements(signature)
+        for some, _, _ in _chunks(_images(pixels), signature, need, parts=1):
+            response = F.conv2d(_images(_rescaled(pixels[some], level)), weight, bias, *_convolution(signature))
+            compete(_pixels(response), level.align, strongest[some], winner[some], level.code)
+    return _images(strongest)
+
+
+def _add_back_whole(
+    slope: Tensor,
+    won: Tensor,
+    pixels: Tensor,
+    weight: Tensor,
+    to_input: Tensor | None,
+    to_weight: Tensor | None,
+    call: Call,
+    signature: Signature,
+) -> None:
+    """Add to both gradients what comes by the levels that a library convolves."""
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    needed = [to_input is not None, to_weight is not None, False]
+    for level in call.direct:
+        need = level.elements(signature, back=True)
+        for some, _, _ in _chunks(_images(pixels), signature, need, parts=1):
+            share = slope[some]
             if call.several:
-                share = slope.new_empty((len(slope), *level.response, slope.shape[3]))
-                resample(slope, level.spread, share, winner=won, code=level.code)
-            from_level, by_weight, _ = torch.ops.aten.convolution_backward(
+                share = slope.new_empty((len(share), *level.response, slope.shape[3]))
+                resample(slope[some], level.spread, share, winner=won[some], code=level.code)
+            to_level, by_weight, _ = torch.ops.aten.convolution_backward(
                 _images(share),
-                _images(_rescaled(pixels, level)),
-                weight_last,
+                _images(_rescaled(pixels[some], level)),
+                weight,
                 None,
                 *_convolution(signature),
                 False,
                 [0, 0],
                 1,
-                [*needed, False],
+                needed,
             )
-            if grad_weight is not None:
-                grad_weight += by_weight
-            if total is not None:
-                resample(_pixels(from_level), level.collect, total, add=True)
-        if call.patches and grad_weight is not None:
-            by_weight = weight_grad(
-                _pyramid(pixels, call.patches, count),
-                slope.flatten(1, 2),
-                won.flatten(1, 2),
-                call.patches,
-                signature.groups,
-                count,
-            )
-            kernel = (signature.height.kernel, signature.width.kernel, weight.shape[1])
-            grad_weight[rows] += by_weight.unflatten(1, kernel).permute(0, 3, 1, 2)
-        if call.patches and total is not None:
-            _add_patches_back(total, slope, won, weight[rows], signature, call.patches, count)
-        if grad_input is not None and total is not None:
-            grad_input[some] = _images(total)
-    return grad_input, None if grad_weight is None else grad_weight.to(weight.dtype)
+            if to_weight is not None:
+                to_weight += by_weight
+            if to_input is not None:
+                resample(_pixels(to_level), level.collect, to_input[some], add=True)
 
 
 def _add_patches_back(
@@ -161,13 +173,12 @@ def _add_patches_back(
         )
 
 
-def _need(call: Call, signature: Signature) -> int:
-    """Elements that are made of one image at a time."""
-    pyramid = call.patches.pyramid.pixels * signature.in_channels if call.patches else 0
-    return max(pyramid, *(level.elements(signature) for level in call.direct), 0)
+def _pyramid_elements(tables: PatchTables, signature: Signature) -> int:
+    """For one image."""
+    return tables.pyramid.pixels * signature.in_channels
 
 
-def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> Iterator[tuple[slice, slice, int]]:
+def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> Chunks:
     """Images to take at a time, the filters they meet, and how many parts of the batch they are."""
     outputs = len(input) * signature.out_channels * signature.height.output_size * signature.width.output_size
     allowed = max(int(WORKSPACE * (input.numel() + outputs)), LITTLE // input.element_size())
@@ -175,20 +186,16 @@ def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> 
     return _pieces(len(input), signature.out_channels, pieces, parts)
 
 
-def _local_chunks(input: Tensor, signature: Signature, call: Call, parts: int) -> Iterator[tuple[slice, slice, int]]:
+def _local_chunks(input: Tensor, signature: Signature, call: Call, parts: int) -> Chunks:
     """The same for local filters, which are made anew for each chunk: as few as can be counted."""
     outputs = len(input) * signature.out_channels * signature.height.output_size * signature.width.output_size
-    filters = (
-        parts
-        * signature.out_channels
-        * signature.in_channels
-        * max(tables.cells for tables in (*call.local, *call.local_grads))
-    )
+    cells = max(tables.cells for tables in call.local)
+    filters = parts * cells * signature.out_channels * signature.in_channels
     pieces = max(-(-count // LARGEST) for count in (outputs, input.numel(), filters))
     return _pieces(len(input), signature.out_channels, pieces, parts)
 
 
-def _pieces(images: int, filters: int, pieces: int, parts: int) -> Iterator[tuple[slice, slice, int]]:
+def _pieces(images: int, filters: int, pieces: int, parts: int) -> Chunks:
     """A batch in about so many pieces; those of several parts are whole parts."""
     units = images if parts == 1 else parts
     step = max(1, -(-units // max(pieces, 1)))
@@ -235,6 +242,12 @@ def _pixels(images: Tensor) -> Tensor:
 def _images(pixels: Tensor) -> Tensor:
     """(N, H, W, C) as (N, C, H, W) in channels_last."""
     return pixels.permute(0, 3, 1, 2)
+
+
+def _like(images: Tensor, input: Tensor) -> Tensor:
+    """The same numbers, laid out as the input would be copied."""
+    copy = torch.empty_like(input)
+    return images if images.stride() == copy.stride() else copy.copy_(images)
 
 
 def _flat_weight(weight: Tensor, tables: PatchTables) -> Tensor:

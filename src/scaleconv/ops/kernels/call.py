@@ -25,7 +25,7 @@ PATCH_PRODUCTS = 25  # further products in one access
 IMAGES_PER_FILTER = 1  # images from which local filters are worth their making, and at least
 LEAST_IMAGES = 64
 LEAST_CHANNELS = 8  # fewer leave the products of local filters too little to do
-LOCAL_FILTERS = 7 * 2**20  # elements of the local filters that are made at once, unless one level needs more
+LOCAL_FILTERS = 9 * 2**20  # elements of the local filters that are made at once, unless one level needs more
 MOST_LOCAL_FILTERS = 2**26  # elements at scale 1, were each position to have its own
 
 
@@ -35,25 +35,23 @@ class Call:
 
     Attributes:
         direct: levels taken whole.
-        patches: those taken on patches.
-        local: those with local filters, as many together as are to be made at once.
-        local_grads: the same for the gradient of the weight, where each position has its own for every level. Without
-            elements if there is one level: then only the gradient of the input is taken by local filters.
+        patches: those taken on patches; of those with local filters, the gradient of the weight.
+        local: those with local filters, as many together as are to be made at once. A single level has only the
+            gradient of its input from them.
     """
 
     direct: tuple[DirectLevel, ...]
     patches: PatchTables | None
     local: tuple[LocalTables, ...] = ()
-    local_grads: tuple[LocalTables, ...] = ()
 
     @property
     def several(self) -> bool:
         """Whether there is anything to choose among."""
-        return len(self.direct) + (len(self.patches) if self.patches else 0) > 1 or len(self.local_grads) > 0
+        return len(self.direct) + (len(self.patches) if self.patches else 0) > 1
 
     @property
     def nbytes(self) -> int:
-        local = sum(tables.nbytes for tables in (*self.local, *self.local_grads))
+        local = sum(tables.nbytes for tables in self.local)
         return local + sum(level.nbytes for level in self.direct) + (self.patches.nbytes if self.patches else 0)
 
 
@@ -77,12 +75,7 @@ def _make_call(signature: Signature, library: bool, many: bool, antialias: bool,
     levels = signature.plan.levels
     if many and suits_local(signature):
         together = _together(signature, levels, antialias)
-        local, local_grads = (
-            tuple(make_local_tables(signature, some, antialias, device, share=share) for some in together)
-            for share in (True, False)
-        )
-        if len(levels) > 1:
-            return Call((), None, local, local_grads)
+        local = tuple(make_local_tables(signature, some, antialias, device) for some in together)
         return Call((), make_patch_tables(signature, levels, antialias, device), local)
     whole = [level for level in levels if library and prefers_direct(signature, level)]
     if levels[0] not in whole:  # the identity starts the maximum

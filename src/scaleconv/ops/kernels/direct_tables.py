@@ -39,10 +39,10 @@ class DirectLevel:
     def nbytes(self) -> int:
         return self.rescale.nbytes + self.align.nbytes + self.spread.nbytes + self.collect.nbytes
 
-    def elements(self, signature: Signature) -> int:
-        """Of its pixels and its responses, and of the gradients of both, for one image."""
+    def elements(self, signature: Signature, *, back: bool = False) -> int:
+        """Of its pixels and its responses for one image; on the way back, of the gradient of its pixels as well."""
         responses, pixels = self.response[0] * self.response[1], self.size[0] * self.size[1]
-        return 2 * (responses * signature.out_channels + pixels * signature.in_channels)
+        return responses * signature.out_channels + (2 if back else 1) * pixels * signature.in_channels
 
 
 def make_direct_level(signature: Signature, level: Level, antialias: bool, device: torch.device) -> DirectLevel:

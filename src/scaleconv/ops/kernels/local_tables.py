@@ -19,7 +19,6 @@ from ..resample import patch_matrix
 from ..signature import Signature
 from .bands import Bands, level_support, make_bands
 
-TAPS = 128  # of a local filter that are taken at once
 MOST_CHANNELS = 128  # those of one pixel are taken together
 
 
@@ -41,10 +40,8 @@ class LocalTables:
         row_first, row_last: (H), the range of output rows whose local filters take in this row of the input.
         col_first, col_last: (W)
         row_lines: (lines of all levels, Kh padded to a power of two), which make the rows of cells from a filter.
-        col_lines: (lines of all levels, Kw)
         first_lines, line_counts: for each level, its rows among `row_lines`.
-        line_levels, line_places: for each of `col_lines`, its level and its place there.
-        blocks: (blocks, 2), the local filters in blocks of TAPS taps: level and position in one, and the first tap.
+        line_levels, line_places: for each column of cells, its level and its place there.
     """
 
     codes: Tensor
@@ -64,12 +61,10 @@ class LocalTables:
     col_first: Tensor
     col_last: Tensor
     row_lines: Tensor
-    col_lines: Tensor
     first_lines: Tensor
     line_counts: Tensor
     line_levels: Tensor
     line_places: Tensor
-    blocks: Tensor
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -94,21 +89,20 @@ def count_cells(signature: Signature, level: Level, antialias: bool) -> int:
     """Cells of the local filters of one level."""
     support = level_support(level, antialias)
     axes = ((signature.height, level.height), (signature.width, level.width))
-    rows, cols = (len(_local_axis(axis, part, False, support).lines) for axis, part in axes)
+    rows, cols = (len(_local_axis(axis, on, level.scale == 1, support).lines) for axis, on in axes)
     return rows * cols
 
 
 def make_local_tables(
-    signature: Signature, levels: Sequence[Level], antialias: bool, device: torch.device, *, share: bool
+    signature: Signature, levels: Sequence[Level], antialias: bool, device: torch.device
 ) -> LocalTables:
-    """The tables of at least one level; with `share`, the identity has the same cells for all positions."""
+    """The tables of at least one level."""
     rows, cols = [], []
     for level in levels:
-        support, same = level_support(level, antialias), share and level.scale == 1
+        support, same = level_support(level, antialias), level.scale == 1
         rows.append(_local_axis(signature.height, level.height, same, support))
         cols.append(_local_axis(signature.width, level.width, same, support))
     row_counts, col_counts = ([len(axis.lines) for axis in axes] for axes in (rows, cols))
-    taps = [row.span[:, None] * col.span * signature.in_channels for row, col in zip(rows, cols, strict=True)]
     row_lines, col_lines = (torch.cat([axis.lines for axis in axes]) for axes in (rows, cols))
     sizes = [len(row.lines) * len(col.lines) for row, col in zip(rows, cols, strict=True)]
 
@@ -136,26 +130,16 @@ def make_local_tables(
         col_first=col_first.to(device, torch.int32),
         col_last=col_last.to(device, torch.int32),
         row_lines=F.pad(row_lines, (0, _power_of_two(row_lines.shape[1]))).to(device, torch.float32),
-        col_lines=col_lines.to(device, torch.float32),
         first_lines=integers(list(accumulate(row_counts, initial=0))[:-1]),
         line_counts=integers(row_counts),
         line_levels=integers([level for level, count in enumerate(col_counts) for _ in range(count)]),
         line_places=integers([place for count in col_counts for place in range(count)]),
-        blocks=_blocks(torch.stack(taps).flatten()).to(device, torch.int32),
     )
 
 
 def _power_of_two(count: int) -> int:
     """What is missing to the next one."""
     return (1 << (count - 1).bit_length()) - count
-
-
-def _blocks(taps: Tensor) -> Tensor:
-    """For each local filter of so many taps its number and the first tap of each of its blocks."""
-    counts = -(-taps // TAPS)
-    number = torch.arange(len(taps)).repeat_interleave(counts)
-    block = torch.arange(len(number)) - (counts.cumsum(0) - counts)[number]
-    return torch.stack([number, block * TAPS], dim=1)
 
 
 def _local_axis(axis: Axis, level: AxisLevel, same: bool, support: float) -> _LocalAxis:
