@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from scaleconv.models.softmax import SoftmaxClassifier, choose_softmax
+from scaleconv.models.softmax import SoftmaxClassifier, choose_each, choose_softmax
 
 RANDOM = torch.Generator().manual_seed(0)
 FEATURES = torch.rand(300, 8, generator=RANDOM, dtype=torch.float64)
@@ -73,6 +73,32 @@ def test_a_class_may_be_missing_from_a_part():
     labels[0] = 3  # a single digit of its class, held out or not
     for seed in range(8):
         assert choose_softmax(FEATURES, labels, (1e-2,), 4, seed=seed).classifier.weight.shape == (8, 4)
+
+
+def test_training_sets_at_once_are_chosen_for_as_if_alone():
+    """The second is of labels without meaning, so that its penalty is another; the third lacks a class."""
+    random = torch.Generator().manual_seed(3)
+    labels = torch.stack([LABELS, torch.randint(3, LABELS.shape, generator=random), LABELS.clamp(max=1)])
+    features = torch.stack([FEATURES, FEATURES, FEATURES.flip(0)])
+    penalties = (1e-4, 1.0, 1e-2)
+    together = choose_each(features, labels, penalties, 3, seed=2)
+    assert [choice.classifier.penalty for choice in together][:2] == [1e-4, 1.0]
+    for choice, some, truth in zip(together, features, labels, strict=True):
+        alone = choose_softmax(some, truth, penalties, 3, seed=2)
+        assert choice.classifier.penalty == alone.classifier.penalty
+        assert choice.losses == pytest.approx(alone.losses, rel=1e-5)
+        assert choice.errors == alone.errors
+        torch.testing.assert_close(choice.classifier.weight, alone.classifier.weight, rtol=0, atol=1e-3)
+        torch.testing.assert_close(choice.classifier.bias, alone.classifier.bias, rtol=0, atol=1e-3)
+
+
+def test_weights_and_biases_share_no_memory():
+    """Or they could not be written to one file."""
+    for fitted in (
+        SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS),
+        choose_softmax(FEATURES, LABELS, (0.01,), 3).classifier,
+    ):
+        assert fitted.weight.untyped_storage().data_ptr() != fitted.bias.untyped_storage().data_ptr()
 
 
 WRONG = {

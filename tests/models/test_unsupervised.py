@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from scaleconv.models import unsupervised
 from scaleconv.models.contrastive import Recipe
 from scaleconv.models.rbm import RBM
 from scaleconv.models.softmax import choose_softmax
@@ -47,6 +48,19 @@ def test_every_model_learns_and_folds_end_as_they_would_alone(name):
         assert len(run.reconstruction) == len(run.epoch_seconds) == (0 if name == "pixels" else 5)
         assert run.reconstruction == pytest.approx(alone.reconstruction, rel=1e-3)
         assert run.seconds > 0
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_folds_may_be_classified_together(monkeypatch, count):
+    folds = [*FOLDS, make_fold(2)]
+    alone = train_unsupervised("rbm", folds, SETTINGS)
+    monkeypatch.setattr(unsupervised, "_together", lambda *_: count)
+    together = train_unsupervised("rbm", folds, SETTINGS)
+    for one, other in zip(together, alone, strict=True):
+        assert one.penalty == other.penalty
+        assert one.held_out_losses == pytest.approx(other.held_out_losses, rel=1e-3)
+        assert one.test_error == pytest.approx(other.test_error, abs=1)
+        assert torch.equal(one.weights["rbm.weight"], other.weights["rbm.weight"])
 
 
 def test_parameters_are_those_learned():

@@ -65,7 +65,7 @@ def _outcome(result: UnsupervisedRun, runs: int) -> Outcome:
     }
     pairs = zip(result.reconstruction, result.epoch_seconds, strict=True)
     epochs = [Epoch(number, loss, None, seconds) for number, (loss, seconds) in enumerate(pairs, start=1)]
-    if not epochs:  # pixels: a classifier and nothing before it, one fold after the other
+    if not epochs:  # pixels: a classifier and nothing before it, timed as if alone
         history = [Epoch(1, losses[result.penalty], result.test_error, result.seconds)]
         return Outcome(tensors, history, result.parameters, 1, series=series)
     history = [*epochs[:-1], replace(epochs[-1], test_error=result.test_error)]

@@ -1,7 +1,7 @@
 """A softmax classifier on fixed features, its regularisation chosen on a part of the training set.
 
 The loss is convex with a single minimum, so nothing is random but the choice of the held-out part. Used on the features
-of the RBMs and, as a control, on raw pixels.
+of the RBMs and, as a control, on raw pixels. All penalties are tried at once, on all sets of features that are given.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .images import check_count
+from .logistic import minimise
 
-MEMORY = 20  # steps that L-BFGS remembers
+ITERATIONS = 400
 
 
 class SoftmaxClassifier:
@@ -23,7 +24,7 @@ class SoftmaxClassifier:
     Args:
         penalty: of the squared weights; biases have none.
         classes: how many there are.
-        iterations: at most so many.
+        iterations: of the search for the minimum, at most.
 
     Attributes:
         weight: (features, classes)
@@ -35,7 +36,7 @@ class SoftmaxClassifier:
         tensor([0, 1, 2])
     """
 
-    def __init__(self, penalty: float, classes: int = 10, *, iterations: int = 200) -> None:
+    def __init__(self, penalty: float, classes: int = 10, *, iterations: int = ITERATIONS) -> None:
         if not penalty >= 0:
             raise ValueError(f"`penalty` must be at least 0, got {penalty}")
         self.penalty = penalty
@@ -46,23 +47,15 @@ class SoftmaxClassifier:
         """Learn from features (N, F) and labels (N,), from the weights of another classifier if one is given."""
         _check_labelled(features, labels, self.classes)
         shape = (features.shape[1], self.classes)
-        weight = start.weight.clone() if start else features.new_zeros(shape)
-        bias = start.bias.clone() if start else features.new_zeros(self.classes)
-        if weight.shape != shape:
-            raise ValueError(f"`start` must have weights of shape {shape}, got {tuple(weight.shape)}")
-        parameters = [weight.requires_grad_(), bias.requires_grad_()]
-        optimiser = torch.optim.LBFGS(
-            parameters, max_iter=self.iterations, history_size=MEMORY, line_search_fn="strong_wolfe"
-        )
+        if start and start.weight.shape != shape:
+            raise ValueError(f"`start` must have weights of shape {shape}, got {tuple(start.weight.shape)}")
+        penalties = features.new_tensor([[self.penalty]])
+        known = torch.cat([start.weight, start.bias.unsqueeze(0)])[None, None] if start else None
+        return self._take(minimise(features[None], labels[None], penalties, self.classes, self.iterations, known)[0, 0])
 
-        def loss() -> float:
-            optimiser.zero_grad()
-            value = F.cross_entropy(features @ weight + bias, labels) + self.penalty / 2 * weight.square().sum()
-            value.backward()
-            return float(value.detach())
-
-        optimiser.step(loss)
-        self.weight, self.bias = weight.detach(), bias.detach()
+    def _take(self, weights: Tensor) -> Self:
+        """Weights (features + 1, classes), biases last; copied, since a file holds no tensors that share memory."""
+        self.weight, self.bias = weights[:-1].clone(), weights[-1].clone()
         return self
 
     def predict(self, features: Tensor) -> Tensor:
@@ -115,24 +108,43 @@ def choose_softmax(
         seed: of that part.
     """
     _check_labelled(features, labels, classes)
+    (choice,) = choose_each(features[None], labels[None], penalties, classes, held_out=held_out, seed=seed)
+    return choice
+
+
+def choose_each(
+    features: Tensor,
+    labels: Tensor,
+    penalties: Sequence[float],
+    classes: int = 10,
+    *,
+    held_out: float = 0.2,
+    seed: int = 0,
+) -> list[Choice]:
+    """`choose_softmax` for several training sets of one size, (R, N, F) and (R, N), at once; each by itself."""
+    for some, truth in zip(features, labels, strict=True):
+        _check_labelled(some, truth, classes)
     if not 0 < held_out < 1:
         raise ValueError(f"`held_out` must lie between 0 and 1, got {held_out}")
     if not penalties:
         raise ValueError("`penalties` must name at least one, got none")
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-    count = max(1, round(held_out * len(labels)))
-    rest, held = order[count:], order[:count]
-    losses: dict[float, float] = {}
-    errors: dict[float, float] = {}
-    path: dict[float, SoftmaxClassifier] = {}
-    previous = None
-    for penalty in sorted(penalties, reverse=True):  # each starts where a stronger penalty ended, which is near
-        previous = path[penalty] = SoftmaxClassifier(penalty, classes).fit(features[rest], labels[rest], previous)
-        scores = previous.scores(features[held])
-        losses[penalty] = float(F.cross_entropy(scores, labels[held]))
-        errors[penalty] = 100 * float((scores.argmax(-1) != labels[held]).double().mean())
-    best = min(losses, key=lambda penalty: losses[penalty])
-    return Choice(SoftmaxClassifier(best, classes).fit(features, labels, path[best]), losses, errors)
+    tried = sorted(set(penalties), reverse=True)
+    order = torch.randperm(labels.shape[1], generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    held, rest = order.tensor_split([max(1, round(held_out * len(order)))])
+    every = features.new_tensor(tried).expand(len(features), -1)  # (R, P)
+    path = minimise(features[:, rest], labels[:, rest], every, classes, ITERATIONS)  # (R, P, F + 1, classes)
+    scores = features[:, held].unsqueeze(1) @ path[:, :, :-1] + path[:, :, -1:]  # (R, P, held out, classes)
+    truth = labels[:, held].unsqueeze(1).expand(scores.shape[:-1])
+    losses = F.cross_entropy(scores.movedim(-1, 1), truth, reduction="none").mean(-1)  # (R, P)
+    errors = 100 * (scores.argmax(-1) != truth).double().mean(-1)
+    best = losses.argmin(1, keepdim=True)
+    start = path.take_along_dim(best[..., None, None], 1)
+    found = minimise(features, labels, every.gather(1, best), classes, ITERATIONS, start).squeeze(1)
+    choices = []
+    for weights, index, *both in zip(found, best.flatten().tolist(), losses.tolist(), errors.tolist(), strict=True):
+        classifier = SoftmaxClassifier(tried[index], classes)._take(weights)
+        choices.append(Choice(classifier, *(dict(zip(tried, numbers, strict=True)) for numbers in both)))
+    return choices
 
 
 def _check_labelled(features: Tensor, labels: Tensor, classes: int) -> None:

@@ -1,7 +1,8 @@
 """Runs of the last rows of Table 1: features learned without labels, then a softmax classifier on them.
 
 All folds of a model are trained together, in one batch of matrix products; a fold ends where it would have ended alone.
-Every model gets the same classifier and the same choice of penalties. `pixels` is the control without any features.
+So are their classifiers on a GPU, as many as its memory is sure to hold; on a CPU it is no faster. Every model gets
+the same classifier and the same choice of penalties. `pixels` is the control without any features.
 """
 
 import time
@@ -16,12 +17,13 @@ from .contrastive import Progress, Recipe
 from .images import check_count
 from .rbm import RBM
 from .si_rbm import ENLARGING_SCALES, SIRBM
-from .softmax import choose_softmax
+from .softmax import Choice, choose_each
 
 UNSUPERVISED = {"pixels": "Softmax on pixels", "rbm": "RBM", "si_rbm": "Scale-invariant RBM"}
 PENALTIES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
 SAMPLES, STEPS = 100, 10  # drawn from an RBM to be looked at, and Gibbs steps of each
 CHUNK = 5000  # test images at a time: bounds the memory of their features
+TOGETHER = 2**32  # bytes of the features on which classifiers learn together on a GPU
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class UnsupervisedRun:
         weights: by name, of the RBM and of the classifier.
         samples: (N, V) drawn from the RBM, by short chains that start at the first test digits; None for pixels.
         parameters: numbers learned.
-        seconds: of training, for all folds together, and of the choice of this fold's classifier.
+        seconds: of training, for all folds together, and this fold's share of those of the choice of classifiers.
     """
 
     test_error: float
@@ -113,8 +115,10 @@ def train_unsupervised(
     if model:
         model.fit(torch.stack([fold.train_images.flatten(1) for fold in folds]), watch)
     seconds = time.perf_counter() - start
-    alone = [model and model.run(index) for index in range(len(folds))]
-    return [_classify(part, fold, settings, seed, seconds) for part, fold in zip(alone, folds, strict=True)]
+    parts = [(model and model.run(index), fold) for index, fold in enumerate(folds)]
+    count = _together(folds[0].train_images, settings.hidden if model else height * width)
+    groups = [parts[first : first + count] for first in range(0, len(parts), count)]
+    return [run for group in groups for run in _classify(group, settings, seed, seconds)]
 
 
 def _make(name: str, settings: UnsupervisedSettings, size: tuple[int, int], seed: int) -> RBM | None:
@@ -125,21 +129,35 @@ def _make(name: str, settings: UnsupervisedSettings, size: tuple[int, int], seed
     return SIRBM(settings.hidden, size, settings.recipe, scales=settings.scales, seed=seed)
 
 
-def _classify(
-    model: RBM | None, fold: Fold, settings: UnsupervisedSettings, seed: int, seconds: float
-) -> UnsupervisedRun:
-    def features(images: Tensor) -> Tensor:
-        return model.transform(images.flatten(1)) if model else images.flatten(1)
+def _together(images: Tensor, features: int) -> int:
+    """How many folds of so many images and features are classified at once."""
+    return max(1, TOGETHER // (len(images) * features * images.element_size())) if images.is_cuda else 1
 
+
+def _classify(
+    parts: Sequence[tuple[RBM | None, Fold]], settings: UnsupervisedSettings, seed: int, seconds: float
+) -> list[UnsupervisedRun]:
     begun = time.perf_counter()
-    choice = choose_softmax(
-        features(fold.train_images), fold.train_labels, settings.penalties, held_out=settings.held_out, seed=seed
+    choices = choose_each(
+        torch.stack([_features(model, fold.train_images) for model, fold in parts]),
+        torch.stack([fold.train_labels for _, fold in parts]),
+        settings.penalties,
+        held_out=settings.held_out,
+        seed=seed,
     )
-    seconds += time.perf_counter() - begun
+    seconds += (time.perf_counter() - begun) / len(parts)
+    return [_judge(model, fold, choice, seconds) for (model, fold), choice in zip(parts, choices, strict=True)]
+
+
+def _features(model: RBM | None, images: Tensor) -> Tensor:
+    return model.transform(images.flatten(1)) if model else images.flatten(1)
+
+
+def _judge(model: RBM | None, fold: Fold, choice: Choice, seconds: float) -> UnsupervisedRun:
     classifier = choice.classifier
     wrong = 0
     for images, labels in zip(fold.test_images.split(CHUNK), fold.test_labels.split(CHUNK), strict=True):
-        wrong += int((classifier.predict(features(images)) != labels).sum())
+        wrong += int((classifier.predict(_features(model, images)) != labels).sum())
     weights = {"classifier.weight": classifier.weight, "classifier.bias": classifier.bias}
     history = model.history if model else []
     start = fold.test_images[:SAMPLES].flatten(1)
