@@ -81,7 +81,10 @@ class Boltzmann:
 
     def hidden(self, levels: Tensor) -> Tensor:
         """p(h_{j,s} = 1 | v) from the levels: (*, N, S, D) → (*, N, S, J); the rest is the chance of no scale on."""
-        return torch.softmax(F.pad(self.inputs(levels), (0, 0, 0, 1)), -2)[..., :-1, :]
+        inputs = self.inputs(levels)
+        if self.transform.count == 1:  # the same in a third of the kernels
+            return torch.sigmoid(inputs)
+        return torch.softmax(F.pad(inputs, (0, 0, 0, 1)), -2)[..., :-1, :]
 
     def visible(self, hidden: Tensor) -> Tensor:
         """p(v_i = 1 | h): (*, N, S, J) → (*, N, V)."""
@@ -104,8 +107,10 @@ def draw_hidden(probabilities: Tensor, generator: torch.Generator) -> Tensor:
 
     All machines of a batch get the same random numbers, so each ends where it would have ended alone.
     """
-    count, _, units = probabilities.shape[-3:]
+    count, scales, units = probabilities.shape[-3:]
     chance = torch.rand(count, 1, units, generator=generator, dtype=probabilities.dtype, device=probabilities.device)
+    if scales == 1:
+        return (chance < probabilities).to(probabilities.dtype)
     reached = (chance < probabilities.cumsum(-2)).to(probabilities.dtype)
     return reached - F.pad(reached[..., :-1, :], (0, 0, 1, 0))
 

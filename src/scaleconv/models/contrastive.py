@@ -114,7 +114,7 @@ class ContrastiveDivergence:
         for parameter, velocity, gradient in zip(
             self.machine.parameters(), self.velocities, self.gradient(images), strict=True
         ):
-            velocity.mul_(self.recipe.momentum).add_(gradient)
+            torch.add(gradient, velocity, alpha=self.recipe.momentum, out=velocity)
             parameter.add_(velocity, alpha=rate)
 
     def gradient(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,9 +125,9 @@ class ContrastiveDivergence:
         positive = machine.statistics(images, levels, hidden)
         negative = machine.statistics(*self._chain(hidden))
         weight, hidden_bias, visible_bias = (p - n for p, n in zip(positive, negative, strict=True))
-        weight -= recipe.weight_decay * machine.weight
+        weight.sub_(machine.weight, alpha=recipe.weight_decay)
         activity = positive[1].sum(-2, keepdim=True)  # (*, 1, J)
-        hidden_bias += recipe.sparsity_cost * (recipe.sparsity_target - activity)
+        hidden_bias.add_(recipe.sparsity_target - activity, alpha=recipe.sparsity_cost)
         return weight, hidden_bias, visible_bias
 
     def _chain(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
