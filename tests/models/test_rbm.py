@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scaleconv.models.contrastive import ContrastiveDivergence, Recipe
-from scaleconv.models.rbm import RBM
+from scaleconv.models.rbm import RBM, products_like_convolutions
 from scaleconv.models.si_rbm import SIRBM
 
 QUICK = Recipe(epochs=3, batch=20)
@@ -264,3 +264,40 @@ def test_integers_of_numpy_are_accepted():
 def test_divergence_is_an_error_not_a_result():
     with pytest.raises(ValueError, match=r"training diverged in epoch 1: lower `learning_rate` \(=1e\+30\)"):
         RBM(7, Recipe(epochs=3, batch=20, learning_rate=1e30)).fit(IMAGES)
+
+
+@pytest.fixture
+def precision():
+    """What torch says of its precision may be changed in a test."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@pytest.mark.usefixtures("precision")
+@pytest.mark.parametrize(
+    ("device", "convolutions", "asked", "expected"),
+    [
+        ("cuda", True, "highest", "high"),
+        ("cuda", False, "highest", "highest"),
+        ("cpu", True, "highest", "highest"),
+        ("cuda", True, "medium", "medium"),
+        ("cuda", False, "high", "high"),
+    ],
+)
+def test_products_of_training_are_tf32_where_convolutions_are(device, convolutions, asked, expected):
+    torch.set_float32_matmul_precision(asked)
+    torch.backends.cudnn.allow_tf32 = convolutions
+    with products_like_convolutions(torch.device(device)):
+        assert torch.get_float32_matmul_precision() == expected
+    assert torch.get_float32_matmul_precision() == asked
+
+
+@pytest.mark.usefixtures("precision")
+def test_the_precision_is_put_back_when_training_breaks_off():
+    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("highest")
+    with pytest.raises(KeyboardInterrupt), products_like_convolutions(torch.device("cuda")):
+        raise KeyboardInterrupt
+    assert torch.get_float32_matmul_precision() == "highest"

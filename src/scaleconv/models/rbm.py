@@ -9,7 +9,8 @@ one batch of matrix products; each ends where it would have ended alone.
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import torch
@@ -71,7 +72,8 @@ class RBM:
         self.history = []
         training = ContrastiveDivergence(self._machine, images, self.recipe, generator)
         for epoch in range(1, self.recipe.epochs + 1):
-            self.history.append(training.epoch(epoch))
+            with products_like_convolutions(images.device):
+                self.history.append(training.epoch(epoch))
             if watch:
                 watch(self.history[-1])
         return self
@@ -202,3 +204,18 @@ class RBM:
             got = f"{images.dtype} on {images.device}"
             raise ValueError(f"`{name}` must be {learned.dtype} on {learned.device}, as learned, got {got}")
         return images
+
+
+@contextmanager
+def products_like_convolutions(device: torch.device) -> Iterator[None]:
+    """Let float32 products on a GPU be TF32 where torch's convolutions are: units are drawn at random, and see nothing
+    of the bits that are lost. What is learned is applied at full precision.
+    """
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda" and torch.backends.cudnn.allow_tf32 and before == "highest":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        if torch.get_float32_matmul_precision() != before:
+            torch.set_float32_matmul_precision(before)
