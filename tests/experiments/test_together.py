@@ -59,9 +59,10 @@ def test_on_a_gpu_each_fold_ends_as_if_alone(model, exact):
         step_by_step.begin_epoch(1)
         for _ in range(STEPS):
             step_by_step.step()
-        moved = (weights(alone) - start).norm()
-        assert (weights(trainer) - weights(alone)).norm() < 1e-3 * moved  # rounding grows from step to step
-        assert (weights(step_by_step) - weights(alone)).norm() < 1e-3 * moved
+        # Winners change by rounding, which grows from step to step; and the weights themselves are rounded.
+        allowed = 1e-3 * (weights(alone) - start).norm() + 1e-6 * start.norm()
+        assert (weights(trainer) - weights(alone)).norm() < allowed
+        assert (weights(step_by_step) - weights(alone)).norm() < allowed
 
 
 def test_on_the_cpu_each_fold_ends_as_if_alone():
