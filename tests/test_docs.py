@@ -1,6 +1,7 @@
 """The documents say what the code does: their examples run, their links lead somewhere."""
 
 import doctest
+import json
 import re
 from pathlib import Path
 
@@ -57,3 +58,20 @@ def test_the_results_in_the_readme_are_those_of_the_records():
     readme = (ROOT / "README.md").read_text()
     for row in rows:
         assert f"| {' | '.join(cells(row))} |" in readme
+
+
+def test_the_page_on_performance_quotes_its_records():
+    page, bench = (ROOT / "docs" / "performance.md").read_text(), ROOT / "results" / "bench"
+    for row in json.loads((bench / "kernels.json").read_text())["rows"]:
+        limits = row["limits_ms"]
+        fraction = max(limits.values()) / row["ms"]
+        stated = rf"\| {row['shape']} \| {row['dtype']} \|.*\| {limits['products']:.3f} \| {limits['bytes']:.3f} "
+        assert re.search(stated + rf"\| {row['ms']:.2f} \| {fraction:.2f} \|", page)
+    both = {
+        (row["shape"], row["dtype"], row["contender"], row["scales"]): row["both"]["median_ms"]
+        for row in json.loads((bench / "h200-graph.json").read_text())["rows"]
+    }
+    for shape, dtype in {key[:2] for key in both}:
+        plain, broad, ours = (both[shape, dtype, name, "default"] for name in ("conv2d", "conv2d_wide", "si"))
+        stated = rf"\| {shape} \| {dtype} \| {ours:.2f} \| \**{ours / broad:.2f}\** \| {ours / plain:.1f} \|"
+        assert re.search(stated, page)
