@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .sizes import cdiv, next_power_of_2
+
 ELEMENTS = 4096  # that a program reads at a time
 PROGRAMS = 528  # as many as a GPU of about 130 multiprocessors runs at once
 
@@ -35,11 +37,11 @@ def column_sum(source: Tensor) -> Tensor:
     parts, rows, columns = source.shape
     if rows == 0:
         return source.new_zeros((parts, columns), dtype=torch.float32)
-    block_c = min(triton.next_power_of_2(columns), 64)
+    block_c = min(next_power_of_2(columns), 64)
     block_r = ELEMENTS // block_c
-    splits, rows_per_split = choose_splits(rows, block_r, triton.cdiv(columns, block_c) * parts)
+    splits, rows_per_split = choose_splits(rows, block_r, cdiv(columns, block_c) * parts)
     sums = source.new_empty((splits, parts, columns), dtype=torch.float32)
-    _column_sum[(splits, triton.cdiv(columns, block_c), parts)](
+    _column_sum[(splits, cdiv(columns, block_c), parts)](
         source, sums, rows, rows_per_split, COLUMNS=columns, BLOCK_R=block_r, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return sums.sum(0)
@@ -47,6 +49,6 @@ def column_sum(source: Tensor) -> Tensor:
 
 def choose_splits(rows: int, block_r: int, tiles: int) -> tuple[int, int]:
     """How many programs share the rows of a matrix, and how many rows each takes: whole blocks."""
-    blocks = triton.cdiv(rows, block_r)
-    each = triton.cdiv(blocks, max(1, PROGRAMS // tiles))
-    return triton.cdiv(blocks, each), each * block_r
+    blocks = cdiv(rows, block_r)
+    each = cdiv(blocks, max(1, PROGRAMS // tiles))
+    return cdiv(blocks, each), each * block_r

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .bands import Bands
 from .resample import choose_blocks
+from .sizes import cdiv
 
 
 @triton.jit(do_not_specialize=["images", "code"])
@@ -52,7 +53,7 @@ def compete(response: Tensor, align: Bands, output: Tensor, winner: Tensor, code
     if images == 0:
         return
     block_x, block_c, together = choose_blocks(channels)
-    grid = (triton.cdiv(align.pixels, block_x), triton.cdiv(channels, block_c), triton.cdiv(images, together))
+    grid = (cdiv(align.pixels, block_x), cdiv(channels, block_c), cdiv(images, together))
     _compete[grid](
         response, output, winner,
         align.row_first, align.row_weights, align.col_first, align.col_weights, align.pixel_rows, align.pixel_cols,

@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from .local_tables import MOST_CHANNELS, LocalTables
-from .resample import resample, vector_width
+from .resample import resample
 from .respond import precision
+from .sizes import cdiv, next_power_of_2, vector_width
 
 ELEMENTS = 512  # of a cell that a program makes
 Blocks = tuple[int, int, int, int, int]  # images, filters or columns, taps or filters, warps, stages
@@ -181,7 +182,7 @@ def respond_locally(
     kernels = _local_filters(weight.unflatten(0, (parts, filters)).permute(0, 3, 4, 1, 2), tables)
     images, (out_height, out_width) = total // parts, output.shape[2:]
     block_n, block_m, block_k, warps, stages = blocks or choose_blocks(filters)
-    grid = (triton.cdiv(images, block_n) * out_height * out_width, triton.cdiv(filters, block_m), parts)
+    grid = (cdiv(images, block_n) * out_height * out_width, cdiv(filters, block_m), parts)
     _respond[grid](
         pixels, kernels, weight if bias is None else bias, output, winner, tables.codes, tables.first_cells,
         tables.pitches, tables.row_low, tables.row_span, tables.row_start, tables.col_low, tables.col_span,
@@ -219,7 +220,7 @@ def add_back_locally(
     kernels = _local_filters(weight.unflatten(0, (parts, filters)).permute(0, 3, 4, 2, 1), tables)
     block_n, block_x, block_m, warps, stages = blocks or choose_back_blocks(filters)
     images, together = total // parts, max(1, min(block_x // channels, width))
-    grid = (triton.cdiv(images, block_n) * height, triton.cdiv(width, together), parts)
+    grid = (cdiv(images, block_n) * height, cdiv(width, together), parts)
     _back[grid](
         grad, winner, kernels, result, tables.codes, tables.first_cells, tables.pitches,
         tables.row_low, tables.row_span, tables.row_start, tables.col_low, tables.col_span, tables.col_start,
@@ -239,7 +240,7 @@ def _local_filters(filters: Tensor, tables: LocalTables) -> Tensor:
     lines = source.new_empty((parts, height * columns, elements), dtype=torch.float32)
     resample(source, tables.lines, lines)
     kernels = source.new_empty((parts, tables.cells, elements))
-    _make_cells[columns, triton.cdiv(elements, ELEMENTS), parts](
+    _make_cells[columns, cdiv(elements, ELEMENTS), parts](
         lines, tables.row_lines, kernels, tables.first_cells, tables.pitches, tables.first_lines, tables.line_counts,
         tables.line_levels, tables.line_places, tables.cells, elements,
         KERNEL=height, PADDED=tables.row_lines.shape[1], BLOCK=ELEMENTS, num_warps=4,
@@ -249,9 +250,9 @@ def _local_filters(filters: Tensor, tables: LocalTables) -> Tensor:
 
 def choose_blocks(filters: int) -> Blocks:
     """The fastest on an H200 for the second layer of the paper's network, in float32 and bfloat16."""
-    block_m = min(max(triton.next_power_of_2(filters), 16), 128)
+    block_m = min(max(next_power_of_2(filters), 16), 128)
     return 128 if block_m <= 64 else 64, block_m, 32, 4, 3
 
 
 def choose_back_blocks(filters: int) -> Blocks:
-    return 64, MOST_CHANNELS, min(max(triton.next_power_of_2(filters), 16), 64), 4, 1
+    return 64, MOST_CHANNELS, min(max(next_power_of_2(filters), 16), 64), 4, 1

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .patch_tables import PatchTables
-from .resample import vector_width
 from .respond import precision
+from .sizes import cdiv, next_power_of_2, vector_width
 
 
 @triton.jit(do_not_specialize=["images"])
@@ -99,11 +99,11 @@ def add_patches_back(
         return
     products = grad.new_empty((images, levels, positions, groups * taps))
     narrow = grad.dtype == torch.float32
-    block_m = min(max(triton.next_power_of_2(filters), 16), 32 if narrow else 64)
-    block_k = min(max(triton.next_power_of_2(taps), 16), 128)
+    block_m = min(max(next_power_of_2(filters), 16), 32 if narrow else 64)
+    block_k = min(max(next_power_of_2(taps), 16), 128)
     grid = (
-        triton.cdiv(images // parts * positions, 64),
-        triton.cdiv(taps, block_k),
+        cdiv(images // parts * positions, 64),
+        cdiv(taps, block_k),
         parts * groups * levels,
     )
     _multiply[grid](
@@ -114,9 +114,9 @@ def add_patches_back(
     )  # fmt: skip
     per_group = channels // groups
     vector = vector_width(per_group, grad.dtype)
-    block_c = min(triton.next_power_of_2(channels), 64)
-    block_x = min(triton.next_power_of_2(width), max(1, 1024 // block_c))
-    grid = (triton.cdiv(width, block_x) * height, triton.cdiv(channels, block_c), images)
+    block_c = min(next_power_of_2(channels), 64)
+    block_x = min(next_power_of_2(width), max(1, 1024 // block_c))
+    grid = (cdiv(width, block_x) * height, cdiv(channels, block_c), images)
     _collect[grid](
         products, result, tables.row_offsets, tables.row_weights, tables.col_offsets, tables.col_weights,
         tables.row_counts, tables.col_counts, positions * groups * taps, levels,

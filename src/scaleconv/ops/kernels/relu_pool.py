@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .resample import vector_width
+from .sizes import cdiv, vector_width
 
 ACCESSES = 128  # of a program, each a window
 LARGEST = 2**31 - 1  # accesses are counted in 32 bits, elements in 64
@@ -88,7 +88,7 @@ def _launch(program, tensors: tuple[Tensor, ...], images: Tensor, windows: Tenso
     accesses = windows.numel() // vector
     if accesses > LARGEST - ACCESSES:
         raise ValueError(f"`input` must have at most {LARGEST - ACCESSES} windows, {vector} channels at a time")
-    program[(triton.cdiv(accesses, ACCESSES),)](
+    program[(cdiv(accesses, ACCESSES),)](
         *tensors, accesses, HEIGHT=height, WIDTH=width, CHANNELS=channels, KERNEL=kernel, **further,
         VECTOR=vector, ACCESSES=ACCESSES, num_warps=4,
     )  # fmt: skip

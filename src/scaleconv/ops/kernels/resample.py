@@ -1,11 +1,11 @@
 """Separable resampling with narrow bands: rescales images into the pyramid, and carries gradients the other way."""
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from .bands import Bands
+from .sizes import cdiv, next_power_of_2, vector_width
 
 ELEMENTS = 1024  # of the result that a program makes of one image
 
@@ -64,7 +64,7 @@ def resample(
     if images == 0:
         return
     block_x, block_c, together = choose_blocks(channels)
-    grid = (triton.cdiv(bands.pixels, block_x), triton.cdiv(channels, block_c), triton.cdiv(images, together))
+    grid = (cdiv(bands.pixels, block_x), cdiv(channels, block_c), cdiv(images, together))
     _resample[grid](
         source, source if winner is None else winner, result,
         bands.row_first, bands.row_weights, bands.col_first, bands.col_weights, bands.pixel_rows, bands.pixel_cols,
@@ -74,15 +74,7 @@ def resample(
     )  # fmt: skip
 
 
-def vector_width(channels: int, dtype: torch.dtype) -> int:
-    """How many neighbouring channels one access of 16 bytes takes, all of the same pixel."""
-    width = 16 // dtype.itemsize
-    while channels % width:
-        width //= 2
-    return width
-
-
 def choose_blocks(channels: int) -> tuple[int, int, int]:
     """Pixels and channels at a time, and images that share what was read of the tables."""
-    block_c = min(triton.next_power_of_2(channels), 64)
+    block_c = min(next_power_of_2(channels), 64)
     return (256, 1, 8) if channels == 1 else (ELEMENTS // block_c, block_c, 1 if channels >= 16 else 8)

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .patch_tables import PatchTables
-from .resample import vector_width
+from .sizes import cdiv, next_power_of_2, vector_width
 
 Blocks = tuple[int, int, int, int, int, int | None]  # rows, filters, taps, warps, stages, registers
 
@@ -203,10 +203,8 @@ def respond(
     by_image = is_by_image(pyramid)
     block_p, block_m, block_k, warps, stages, registers = blocks or choose_blocks(filters, per_group, pyramid.dtype)
     images = total // parts
-    rows = (
-        triton.cdiv(images, block_p) * tables.positions if by_image else triton.cdiv(images * tables.positions, block_p)
-    )
-    _respond[rows, triton.cdiv(filters, block_m), groups * parts](
+    rows = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
+    _respond[rows, cdiv(filters, block_m), groups * parts](
         pyramid, weight, weight if bias is None else bias, output, winner,
         tables.where, tables.right, tables.below, tables.row_steps, tables.tap_pixels, tables.tap_channels,
         tables.codes, images, tables.positions, filters, per_group, groups, tables.col_step,
@@ -238,7 +236,7 @@ def choose_blocks(filters: int, channels: int, dtype: torch.dtype) -> Blocks:
     """The fastest on an H200 for the shapes of `scaleconv bench`."""
     if filters > 64:
         return 64, 256 if filters > 128 else 128, 64, 8, 2, None
-    block_m = max(triton.next_power_of_2(filters), 16)
+    block_m = max(next_power_of_2(filters), 16)
     if dtype == torch.float32:
         return (64, block_m, 64, 4, 1, None) if channels == 1 else (64, block_m, 32, 4, 1, 168)
     return 64, block_m, 64, 4, 1, 168

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .patch_tables import PatchTables
 from .respond import Blocks, access_width, find, is_by_image, patches, precision, tap_offsets, taps_at
+from .sizes import cdiv, next_power_of_2
 
 
 @triton.jit
@@ -115,17 +116,17 @@ def weight_grad(
     block_p, block_m, block_k, warps, stages, registers = blocks or choose_blocks(filters, per_group, pyramid.dtype)
     images = total // parts
     rows = images * tables.positions
-    units = triton.cdiv(images, block_p) * tables.positions if by_image else triton.cdiv(rows, block_p)
-    tiles = triton.cdiv(tables.taps, block_k) * triton.cdiv(filters, block_m) * groups * parts
+    units = cdiv(images, block_p) * tables.positions if by_image else cdiv(rows, block_p)
+    tiles = cdiv(tables.taps, block_k) * cdiv(filters, block_m) * groups * parts
     splits = splits or choose_splits(units, tiles)
     sums = pyramid.new_zeros((splits, parts * groups * filters, padded_taps), dtype=torch.float32)
     if total:
-        grid = (triton.cdiv(tables.taps, block_k), triton.cdiv(filters, block_m), groups * parts * splits)
+        grid = (cdiv(tables.taps, block_k), cdiv(filters, block_m), groups * parts * splits)
         _weight_grad[grid](
             pyramid, grad, winner, sums, tables.where, tables.right, tables.below, tables.row_steps,
             tables.tap_pixels, tables.tap_channels, tables.codes, images, tables.positions, filters, per_group,
             groups, tables.col_step, pyramid.stride(1), pyramid.stride(0), padded_taps,
-            units, triton.cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables),
+            units, cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables),
             SEVERAL=winner.numel() > 0, INTERPOLATE=len(tables) > 1 or not tables.plain,
             VECTOR=access_width(pyramid, per_group, parts), FLIP=per_group == 1 and by_image,
             PRECISION=precision(), BY_IMAGE=by_image,
@@ -136,7 +137,7 @@ def weight_grad(
 
 def choose_blocks(filters: int, channels: int, dtype: torch.dtype) -> Blocks:
     """The fastest on an H200 for the shapes of `scaleconv bench`."""
-    block_m = min(max(triton.next_power_of_2(filters), 16), 256)
+    block_m = min(max(next_power_of_2(filters), 16), 256)
     if block_m > 64:
         return 64, block_m, 128, 8, 1, None
     if block_m == 16:  # narrow ones of a single channel go wrong in 16 bits by Triton 3.6
