@@ -260,6 +260,21 @@ def test_images_side_by_side_give_the_same_as_one_after_the_other(shape, weight_
         assert_close(beside.float().cpu(), after.float().cpu(), torch.float32)
 
 
+def test_plain_convolutions_of_parts_are_those_of_the_library(local_filters, monkeypatch):
+    monkeypatch.setattr(fused, "SIDE_BY_SIDE", 1)
+    leaves = leaves_of((4, 2, 6, 5), (6, 2, 3, 3))
+    output, _ = library.si_conv2d(*leaves, [1, 1], [1, 1, 1, 1], [1, 1], 1, 2, [1.0], False)
+    images, weight, bias = leaves
+    expected = torch.cat(
+        [F.conv2d(images[:2], weight[:3], bias[:3], padding=1), F.conv2d(images[2:], weight[3:], bias[3:], padding=1)]
+    )
+    assert_close(output.cpu(), expected.cpu())
+    sent = random(*expected.shape, seed=9)
+    grads = [torch.autograd.grad(result, leaves, sent) for result in (output, expected)]
+    for got, true in zip(*grads, strict=True):
+        assert_close(got.cpu(), true.cpu())
+
+
 def test_images_in_chunks_give_the_same_bits_as_all_at_once(monkeypatch):
     leaves = leaves_of((5, 3, 5, 4), (4, 3, 3, 3))
     whole = by_kernels(leaves, {})

@@ -87,8 +87,11 @@ def fused_backward(
     if call.patches and to_weight is not None:
         kernel = (signature.height.kernel, signature.width.kernel, weight.shape[1])
         for some, rows, count in _chunks(input, signature, _pyramid_elements(call.patches, signature), parts):
-            pyramid, sent, by = _pyramid(pixels[some], call.patches, count), slope[some], won[some]
-            flat = weight_grad(pyramid, sent.flatten(1, 2), by.flatten(1, 2), call.patches, signature.groups, count)
+            pyramid = _pyramid(pixels[some], call.patches, count, innermost=True)
+            sent, by = (tensor[some].flatten(1, 2) for tensor in (slope, won))
+            if len(sent) // count >= SIDE_BY_SIDE:
+                sent, by = _images_innermost(sent), _images_innermost(by)
+            flat = weight_grad(pyramid, sent, by, call.patches, signature.groups, count)
             to_weight[rows] += flat.unflatten(1, kernel).permute(0, 3, 1, 2)
     grad_input = None if to_input is None else _like(_images(to_input), input)
     return grad_input, None if to_weight is None else to_weight.to(weight.dtype)
@@ -221,17 +224,25 @@ def _rescaled(pixels: Tensor, level: DirectLevel) -> Tensor:
     return rescaled
 
 
-def _pyramid(pixels: Tensor, tables: PatchTables, parts: int) -> Tensor:
-    """All levels of every image, one after the other: (N, pixels, C). Many images lie side by side, pixel by pixel."""
+def _pyramid(pixels: Tensor, tables: PatchTables, parts: int, *, innermost: bool = False) -> Tensor:
+    """All levels of every image, one after the other: (N, pixels, C).
+
+    Many images lie side by side, pixel by pixel, or even channel by channel if they are to be innermost.
+    """
     images, height, width, channels = pixels.shape
     if images // parts < SIDE_BY_SIDE:
         pyramid = pixels.new_empty((images, tables.pyramid.pixels, channels))
         resample(pixels, tables.pyramid, pyramid)
         return pyramid
-    pyramid = pixels.new_empty((tables.pyramid.pixels, images, channels))
-    side_by_side = pixels.permute(1, 2, 0, 3).reshape(1, height, width, images * channels)
-    resample(side_by_side.contiguous(), tables.pyramid, pyramid)
-    return pyramid.transpose(0, 1)
+    side_by_side = pixels.permute(1, 2, 3, 0) if innermost else pixels.permute(1, 2, 0, 3)
+    pyramid = pixels.new_empty((tables.pyramid.pixels, *side_by_side.shape[2:]))
+    resample(side_by_side.reshape(1, height, width, -1).contiguous(), tables.pyramid, pyramid)
+    return pyramid.permute(2, 0, 1) if innermost else pyramid.transpose(0, 1)
+
+
+def _images_innermost(tensor: Tensor) -> Tensor:
+    """The same tensor (N, …), its first dimension the innermost in memory."""
+    return tensor.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
 def _pixels(images: Tensor) -> Tensor:

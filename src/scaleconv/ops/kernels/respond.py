@@ -42,10 +42,13 @@ def find(
 
 
 @triton.jit
-def tap_offsets(tap_pixels, tap_channels, level, first, padded_taps, pixel_stride, BLOCK_K: tl.constexpr):
+def tap_offsets(
+    tap_pixels, tap_channels, level, first, padded_taps, pixel_stride, channel_stride, BLOCK_K: tl.constexpr
+):
     """Elements from the first tap of a patch to a block of its taps."""
     tap = first + tl.arange(0, BLOCK_K)
-    return tl.load(tap_pixels + level * padded_taps + tap) * pixel_stride + tl.load(tap_channels + tap)
+    channel = tl.load(tap_channels + tap) * channel_stride
+    return tl.load(tap_pixels + level * padded_taps + tap) * pixel_stride + channel
 
 
 @triton.jit
@@ -103,7 +106,7 @@ def _response(
     if BY_IMAGE:
         taps = tl.where(covered, TAPS, 0)
     for first_tap in range(0, taps, BLOCK_K):
-        offset = tap_offsets(tap_pixels, tap_channels, level, first_tap, padded_taps, pixel_stride, BLOCK_K)
+        offset = tap_offsets(tap_pixels, tap_channels, level, first_tap, padded_taps, pixel_stride, 1, BLOCK_K)
         if INTERPOLATE:
             seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, FLIP, BY_IMAGE)
         else:

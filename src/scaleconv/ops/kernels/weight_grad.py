@@ -1,7 +1,8 @@
 """The gradient of the weight: patches of every level times the gradient of the outputs that the level won.
 
-The positions are divided among programs, each of which writes its own sum; the sums are added afterwards, always in
-the same order, so the result is deterministic.
+It is a sum over images and positions. They are divided among programs, each of which writes its own sum; the sums are
+added afterwards, always in the same order, so the result is deterministic. Where there are enough images, those of one
+position are summed over together, and lie innermost in memory, as the tensor cores want it.
 """
 
 import torch
@@ -10,21 +11,22 @@ import triton.language as tl
 from torch import Tensor
 
 from .patch_tables import PatchTables
-from .respond import Blocks, access_width, find, is_by_image, patches, precision, tap_offsets, taps_at
-from .sizes import cdiv, next_power_of_2
+from .respond import Blocks, find, patches, precision, tap_offsets, taps_at
+from .sizes import cdiv, next_power_of_2, vector_width
 
 
 @triton.jit
 def _product(
     total, share, pyramid, base, down, right, weight_down, weight_right, offset,
-    INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr,
-    BY_IMAGE: tl.constexpr,
+    INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, PRECISION: tl.constexpr, BY_IMAGE: tl.constexpr,
 ):  # fmt: skip
     if INTERPOLATE:
-        seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, FLIP, BY_IMAGE)
+        seen = patches(pyramid, base, down, right, weight_down, weight_right, offset, VECTOR, BY_IMAGE, BY_IMAGE)
     else:
-        seen = taps_at(pyramid, base, offset, VECTOR, FLIP)
-    if not FLIP:
+        seen = taps_at(pyramid, base, offset, VECTOR, BY_IMAGE)
+    if BY_IMAGE:
+        share = tl.trans(share)
+    else:
         seen = tl.trans(seen)
     return tl.dot(seen, share, total, input_precision=PRECISION)
 
@@ -32,10 +34,11 @@ def _product(
 @triton.jit(do_not_specialize=["images", "units", "units_per_split"])
 def _weight_grad(
     pyramid, grad, winner, sums, where, right_weights, below_weights, row_steps, tap_pixels, tap_channels, codes,
-    images, positions, filters_per_group, channels_per_group, groups, col_step, pixel_stride, image_stride,
-    padded_taps, units, units_per_split, splits, TAPS: tl.constexpr, LEVELS: tl.constexpr, SEVERAL: tl.constexpr,
-    INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr,
-    BY_IMAGE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+    images, positions, filters_per_group, channels_per_group, groups, col_step, image_stride, pixel_stride,
+    channel_stride, grad_image_stride, grad_position_stride, grad_filter_stride, padded_taps, units, units_per_split,
+    splits, TAPS: tl.constexpr, LEVELS: tl.constexpr, SEVERAL: tl.constexpr, INTERPOLATE: tl.constexpr,
+    VECTOR: tl.constexpr, PRECISION: tl.constexpr, BY_IMAGE: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     block, split = tl.program_id(2) // splits, tl.program_id(2) % splits
     group, part = block % groups, block // groups
@@ -56,11 +59,19 @@ def _weight_grad(
             row = unit * BLOCK_P + tl.arange(0, BLOCK_P)
             valid = row < images * positions
             image, position = part * images + tl.where(valid, row // positions, 0), row % positions
-        start = image * image_stride + group * channels_per_group
-        at = (image * positions + position)[:, None] * (groups * filters_per_group) + place[None, :]
-        known = valid[:, None] & live[None, :]
+        start = image * image_stride + group * channels_per_group * channel_stride
+        outputs = image * grad_image_stride + position * grad_position_stride
+        if BY_IMAGE:  # (filters, images)
+            if VECTOR > 1:
+                valid = tl.max_constancy(valid, VECTOR)
+            at = (place * grad_filter_stride)[:, None] + outputs[None, :]
+            at = tl.max_contiguous(tl.multiple_of(at, (1, VECTOR)), (1, VECTOR))
+            known = live[:, None] & valid[None, :]
+        else:  # (rows, filters)
+            at = outputs[:, None] + (place * grad_filter_stride)[None, :]
+            known = valid[:, None] & live[None, :]
         slope = tl.load(grad + at, mask=known, other=0)
-        won = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.uint8)
+        won = tl.zeros(slope.shape, dtype=tl.uint8)
         if SEVERAL:
             won = tl.load(winner + at, mask=known, other=0)
         for level in range(0, LEVELS):
@@ -68,21 +79,23 @@ def _weight_grad(
                 where, right_weights, below_weights, row_steps, level, position, valid, positions, col_step,
                 pixel_stride, BY_IMAGE,
             )  # fmt: skip
-            offset = tap_offsets(tap_pixels, tap_channels, level, first_tap, padded_taps, pixel_stride, BLOCK_K)
+            offset = tap_offsets(
+                tap_pixels, tap_channels, level, first_tap, padded_taps, pixel_stride, channel_stride, BLOCK_K
+            )
             base = start + base
             share = slope
             if SEVERAL:
                 share = tl.where(won == tl.load(codes + level), slope, 0)
-            if BY_IMAGE:
+            if BY_IMAGE and INTERPOLATE:  # without, the identity alone, which covers everything
                 if covered:
                     total = _product(
                         total, share, pyramid, base, down, right, weight_down, weight_right, offset,
-                        INTERPOLATE, VECTOR, FLIP, PRECISION, BY_IMAGE,
+                        INTERPOLATE, VECTOR, PRECISION, BY_IMAGE,
                     )  # fmt: skip
             else:
                 total = _product(
                     total, share, pyramid, base, down, right, weight_down, weight_right, offset,
-                    INTERPOLATE, VECTOR, FLIP, PRECISION, BY_IMAGE,
+                    INTERPOLATE, VECTOR, PRECISION, BY_IMAGE,
                 )  # fmt: skip
     filters = block * filters_per_group + within
     to = sums + split * (tl.num_programs(2) // splits * filters_per_group * padded_taps).to(tl.int64)
@@ -102,8 +115,8 @@ def weight_grad(
     """Gradient of the weight, in float32: (parts · M, taps).
 
     Args:
-        pyramid: (N, pixels, C), as `respond` takes it.
-        grad: (N, positions, M), contiguous.
+        pyramid: (N, pixels, C), either contiguous, or with the images innermost.
+        grad: (N, positions, M), of the same kind.
         winner: the same; without elements if there is one level.
         groups, parts: of the channels, and of the batch.
         blocks: positions, filters and taps at a time, warps and stages.
@@ -111,9 +124,11 @@ def weight_grad(
     """
     total, _, channels = pyramid.shape
     filters, per_group = grad.shape[2] // groups, channels // groups
-    by_image = is_by_image(pyramid)
+    by_image = pyramid.stride(0) == 1 < total
     padded_taps = tables.tap_pixels.shape[1]
-    block_p, block_m, block_k, warps, stages, registers = blocks or choose_blocks(filters, per_group, pyramid.dtype)
+    interpolate = len(tables) > 1 or not tables.plain
+    blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, 1 if interpolate else 2)
+    block_p, block_m, block_k, warps, stages, registers = blocks
     images = total // parts
     rows = images * tables.positions
     units = cdiv(images, block_p) * tables.positions if by_image else cdiv(rows, block_p)
@@ -125,26 +140,25 @@ def weight_grad(
         _weight_grad[grid](
             pyramid, grad, winner, sums, tables.where, tables.right, tables.below, tables.row_steps,
             tables.tap_pixels, tables.tap_channels, tables.codes, images, tables.positions, filters, per_group,
-            groups, tables.col_step, pyramid.stride(1), pyramid.stride(0), padded_taps,
-            units, cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables),
-            SEVERAL=winner.numel() > 0, INTERPOLATE=len(tables) > 1 or not tables.plain,
-            VECTOR=access_width(pyramid, per_group, parts), FLIP=per_group == 1 and by_image,
+            groups, tables.col_step, *pyramid.stride(), *grad.stride(), padded_taps,
+            units, cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables), SEVERAL=winner.numel() > 0,
+            INTERPOLATE=interpolate, VECTOR=vector_width(images if by_image else per_group, pyramid.dtype),
             PRECISION=precision(), BY_IMAGE=by_image,
             BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
         )  # fmt: skip
     return sums.sum(0)[:, : tables.taps]
 
 
-def choose_blocks(filters: int, channels: int, dtype: torch.dtype) -> Blocks:
-    """The fastest on an H200 for the shapes of `scaleconv bench`."""
+def choose_blocks(filters: int, channels: int, dtype: torch.dtype, stages: int) -> Blocks:
+    """The fastest on an H200 for the shapes of `scaleconv bench`; loads that need no interpolation come in advance."""
     block_m = min(max(next_power_of_2(filters), 16), 256)
     if block_m > 64:
         return 64, block_m, 128, 8, 1, None
     if block_m == 16:  # narrow ones of a single channel go wrong in 16 bits by Triton 3.6
         return 32, block_m, 128, 4, 1, None
     if channels == 1:
-        return (128, block_m, 64, 4, 1, None) if dtype == torch.float32 else (64, block_m, 64, 8, 1, None)
-    return 64, block_m, 128, 4, 1, None
+        return (128, block_m, 64, 4, stages, None) if dtype == torch.float32 else (64, block_m, 64, 8, stages, None)
+    return 64, block_m, 128, 4, stages, None
 
 
 def choose_splits(units: int, tiles: int) -> int:
