@@ -134,19 +134,20 @@ def weight_grad(
     units = cdiv(images, block_p) * tables.positions if by_image else cdiv(rows, block_p)
     tiles = cdiv(tables.taps, block_k) * cdiv(filters, block_m) * groups * parts
     splits = splits or choose_splits(units, tiles)
-    sums = pyramid.new_zeros((splits, parts * groups * filters, padded_taps), dtype=torch.float32)
-    if total:
-        grid = (cdiv(tables.taps, block_k), cdiv(filters, block_m), groups * parts * splits)
-        _weight_grad[grid](
-            pyramid, grad, winner, sums, tables.where, tables.right, tables.below, tables.row_steps,
-            tables.tap_pixels, tables.tap_channels, tables.codes, images, tables.positions, filters, per_group,
-            groups, tables.col_step, *pyramid.stride(), *grad.stride(), padded_taps,
-            units, cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables), SEVERAL=winner.numel() > 0,
-            INTERPOLATE=interpolate, VECTOR=vector_width(images if by_image else per_group, pyramid.dtype),
-            PRECISION=precision(), BY_IMAGE=by_image,
-            BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
-        )  # fmt: skip
-    return sums.sum(0)[:, : tables.taps]
+    if total == 0:
+        return pyramid.new_zeros((parts * groups * filters, tables.taps), dtype=torch.float32)
+    sums = pyramid.new_empty((splits, parts * groups * filters, padded_taps), dtype=torch.float32)
+    grid = (cdiv(tables.taps, block_k), cdiv(filters, block_m), groups * parts * splits)
+    _weight_grad[grid](
+        pyramid, grad, winner, sums, tables.where, tables.right, tables.below, tables.row_steps,
+        tables.tap_pixels, tables.tap_channels, tables.codes, images, tables.positions, filters, per_group,
+        groups, tables.col_step, *pyramid.stride(), *grad.stride(), padded_taps,
+        units, cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables), SEVERAL=winner.numel() > 0,
+        INTERPOLATE=interpolate, VECTOR=vector_width(images if by_image else per_group, pyramid.dtype),
+        PRECISION=precision(), BY_IMAGE=by_image,
+        BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
+    )  # fmt: skip
+    return sums[:, :, : tables.taps].sum(0)
 
 
 def choose_blocks(filters: int, channels: int, dtype: torch.dtype, stages: int) -> Blocks:
