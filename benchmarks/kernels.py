@@ -52,7 +52,7 @@ def milliseconds(call: Callable[[], object], repeats: int = 20) -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
-    return statistics.median(times[3:])
+    return float(statistics.median(times[3:]))
 
 
 def measure_ceilings() -> dict[str, float]:
@@ -87,7 +87,6 @@ def profile_layer(shape: LayerShape, dtype: torch.dtype) -> dict[str, dict[str, 
     """Milliseconds and launches of one forward and backward, by what the kernels do."""
     torch.manual_seed(0)
     layer = SIConv2d(shape.in_channels, shape.out_channels, shape.kernel, padding=shape.padding).to("cuda", dtype)
-    layer = layer.to(memory_format=torch.channels_last)
     images = torch.randn(shape.batch, shape.in_channels, shape.size, shape.size, device="cuda", dtype=dtype)
     images = images.to(memory_format=torch.channels_last).requires_grad_(shape.input_grad)
     sent = torch.randn_like(layer(images))
