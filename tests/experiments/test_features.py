@@ -174,7 +174,7 @@ def test_the_committed_records_of_networks_are_still_of_these_settings():
     networks = [found for found in read_records(folder) if found.model not in UNSUPERVISED]
     assert len(networks) >= 24
     for found in networks:
-        assert build(Settings, found.config, "the record").plain(found.model) == now.plain(found.model)
+        assert build(Settings, found.config, "the record").deciding(found.model) == now.deciding(found.model)
 
 
 def test_epochs_of_the_command_line_reach_every_method_unless_one_is_set():

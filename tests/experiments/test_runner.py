@@ -87,9 +87,10 @@ def test_one_record_per_run_holds_what_a_reader_needs(finished):
     assert not list((finished / "checkpoints").glob("*"))
 
 
-def test_finished_runs_are_not_run_again(finished):
+@pytest.mark.parametrize("changes", [{}, {"training.evaluate_every": 3, "training.checkpoint_every": 2}])
+def test_finished_runs_are_not_run_again_even_if_they_would_be_tested_more_often(finished, changes):
     times = {path: path.stat().st_mtime_ns for path in finished.glob("*.json")}
-    run_experiment(experiment(), finished, data_dir=Path("nowhere"))
+    run_experiment(experiment(**changes), finished, data_dir=Path("nowhere"))
     assert {path: path.stat().st_mtime_ns for path in finished.glob("*.json")} == times
 
 

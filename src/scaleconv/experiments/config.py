@@ -160,14 +160,21 @@ class Settings:
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
 
     def plain(self, model: str) -> dict[str, Any]:
-        """Those that the result of a model depends on, as plain values, the way they go into records."""
+        """Those that a model has a use for, as plain values, the way they go into records."""
         used = {name: asdict(getattr(self, name)) for name in OF_FEATURES.get(model, OF_NETWORKS)}
         values: dict[str, Any] = json.loads(json.dumps(used))
         return values
 
+    def deciding(self, model: str) -> dict[str, Any]:
+        """Those that change the result: not how often a run is tested and saved on the way."""
+        values = self.plain(model)
+        for name in ("evaluate_every", "checkpoint_every"):
+            values.get("training", {}).pop(name, None)
+        return values
+
     def of_training(self, model: str) -> dict[str, Any]:
         """Those that the trained weights depend on: not what is measured on them."""
-        return {name: values for name, values in self.plain(model).items() if name != "measure"}
+        return {name: values for name, values in self.deciding(model).items() if name != "measure"}
 
     def epochs(self, model: str) -> int:
         """How many entries the history of a model's run has; the control on pixels is trained in one go."""

@@ -95,8 +95,8 @@ def _finished(experiment: Experiment, folder: Path) -> set[Path]:
                 "give these results another --name, or delete the old ones"
             )
         # Settings that did not exist when the record was made have the value that changes nothing.
-        before = build(Settings, record.config, f"the settings of {path}").plain(record.model)
-        if before != (wanted := now.plain(record.model)):
+        before = build(Settings, record.config, f"the settings of {path}").deciding(record.model)
+        if before != (wanted := now.deciding(record.model)):
             raise ValueError(
                 f"{path} was made with other settings ({difference(before, wanted)}): "
                 "give these results another --name, or delete the old ones"
