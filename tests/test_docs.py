@@ -75,3 +75,5 @@ def test_the_page_on_performance_quotes_its_records():
         plain, broad, ours = (both[shape, dtype, name, "default"] for name in ("conv2d", "conv2d_wide", "si"))
         stated = rf"\| {shape} \| {dtype} \| {ours:.2f} \| \**{ours / broad:.2f}\** \| {ours / plain:.1f} \|"
         assert re.search(stated, page)
+    epochs = {row["model"]: row["seconds"] for row in json.loads((bench / "cpu.json").read_text())["epochs"]}
+    assert f"takes {epochs['si_convnet'] / epochs['convnet']:.1f} times as long" in " ".join(page.split())
