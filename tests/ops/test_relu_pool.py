@@ -1,4 +1,4 @@
-"""ReLU and pooling in one pass, and the sum of a bias, against PyTorch: through Triton's interpreter without a GPU."""
+"""ReLU and pooling in one pass, the sum of a bias, and transposition, against PyTorch: interpreted without a GPU."""
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 from scaleconv.ops import library
 from scaleconv.ops.kernels import column_sum as sums
 from scaleconv.ops.kernels import relu_pool as kernels
+from scaleconv.ops.kernels.turn import turn
 from scaleconv.ops.relu_pool import relu_pool
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -177,3 +178,12 @@ def test_only_the_gradient_of_the_bias_is_made_where_no_other_is_needed(monkeypa
     monkeypatch.setattr("scaleconv.ops.fused.fused_backward", None)
     (grad,) = torch.autograd.grad(output, bias, sent)
     assert_close(grad.cpu(), sent.double().sum((0, 2, 3)).cpu(), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("shape", [(1, 1), (64, 64), (65, 130), (3, 200), (200, 3), (0, 5), (5, 0)])
+def test_a_turned_matrix_is_its_transpose(shape, dtype):
+    source = torch.arange(shape[0] * shape[1], device=DEVICE).view(shape).to(dtype)
+    turned = turn(source)
+    assert turned.is_contiguous()
+    assert torch.equal(turned, source.T)

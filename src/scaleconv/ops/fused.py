@@ -20,6 +20,7 @@ from .kernels.patch_tables import PatchTables
 from .kernels.patches_back import add_patches_back
 from .kernels.resample import resample
 from .kernels.respond import respond
+from .kernels.turn import turn
 from .kernels.weight_grad import weight_grad
 from .pool import is_channels_last
 from .signature import Signature
@@ -227,22 +228,30 @@ def _rescaled(pixels: Tensor, level: DirectLevel) -> Tensor:
 def _pyramid(pixels: Tensor, tables: PatchTables, parts: int, *, innermost: bool = False) -> Tensor:
     """All levels of every image, one after the other: (N, pixels, C).
 
-    Many images lie side by side, pixel by pixel, or even channel by channel if they are to be innermost.
+    Many images lie side by side, pixel by pixel, or even channel by channel if they are to be innermost. The identity
+    alone has nothing to interpolate: without padding its pyramid is the image, which stays where it is if it can.
     """
     images, height, width, channels = pixels.shape
-    if images // parts < SIDE_BY_SIDE:
-        pyramid = pixels.new_empty((images, tables.pyramid.pixels, channels))
-        resample(pixels, tables.pyramid, pyramid)
-        return pyramid
-    side_by_side = pixels.permute(1, 2, 3, 0) if innermost else pixels.permute(1, 2, 0, 3)
-    pyramid = pixels.new_empty((tables.pyramid.pixels, *side_by_side.shape[2:]))
-    resample(side_by_side.reshape(1, height, width, -1).contiguous(), tables.pyramid, pyramid)
-    return pyramid.permute(2, 0, 1) if innermost else pyramid.transpose(0, 1)
+    same = tables.alone and tables.pyramid.pixels == height * width
+    if images // parts < SIDE_BY_SIDE or (tables.alone and channels > 1 and not innermost):
+        return pixels.flatten(1, 2) if same else _resampled(pixels, tables)
+    turned = turn(pixels.flatten(1)) if innermost else pixels.permute(1, 2, 0, 3).contiguous()
+    turned = turned.view(1, height, width, -1)
+    pyramid = turned.flatten(1, 2) if same else _resampled(turned, tables)
+    if innermost:
+        return pyramid.view(-1, channels, images).permute(2, 0, 1)
+    return pyramid.view(-1, images, channels).transpose(0, 1)
+
+
+def _resampled(images: Tensor, tables: PatchTables) -> Tensor:
+    pyramid = images.new_empty((len(images), tables.pyramid.pixels, images.shape[3]))
+    resample(images, tables.pyramid, pyramid)
+    return pyramid
 
 
 def _images_innermost(tensor: Tensor) -> Tensor:
-    """The same tensor (N, …), its first dimension the innermost in memory."""
-    return tensor.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    """The same numbers (N, P, M), the first dimension the innermost in memory."""
+    return turn(tensor.flatten(1)).view(*tensor.shape[1:], len(tensor)).permute(2, 0, 1)
 
 
 def _pixels(images: Tensor) -> Tensor:

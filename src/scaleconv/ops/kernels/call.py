@@ -102,7 +102,8 @@ def _together(signature: Signature, levels: Sequence[Level], antialias: bool) ->
 def suits_local(signature: Signature) -> bool:
     """Whether local filters, one for each position, can be made of these filters, and are not too many."""
     height, width = signature.height, signature.width
-    elements = height.output_size * width.output_size * signature.in_channels * signature.out_channels
+    positions = height.output_size * width.output_size if len(signature.plan.levels) > 1 else 1  # plain: all the same
+    elements = positions * signature.in_channels * signature.out_channels
     return (
         signature.groups == 1
         and height.dilation == width.dilation == 1  # otherwise pixels that take no part lie between those that do

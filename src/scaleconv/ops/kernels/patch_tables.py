@@ -69,6 +69,11 @@ class PatchTables:
         return len(self.codes)
 
     @property
+    def alone(self) -> bool:
+        """Whether there is the identity and no other level."""
+        return self.plain and len(self) == 1
+
+    @property
     def nbytes(self) -> int:
         own = sum(table.nbytes for table in vars(self).values() if isinstance(table, Tensor))
         return own + self.pyramid.nbytes

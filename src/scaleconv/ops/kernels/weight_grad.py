@@ -124,9 +124,9 @@ def weight_grad(
     """
     total, _, channels = pyramid.shape
     filters, per_group = grad.shape[2] // groups, channels // groups
-    by_image = pyramid.stride(0) == 1 < total
+    by_image = pyramid.stride(0) == grad.stride(0) == 1 < total
     padded_taps = tables.tap_pixels.shape[1]
-    interpolate = len(tables) > 1 or not tables.plain
+    interpolate = not tables.alone
     blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, 1 if interpolate else 2)
     block_p, block_m, block_k, warps, stages, registers = blocks
     images = total // parts
