@@ -204,9 +204,8 @@ def respond(
         return
     filters, per_group = output.shape[1] // groups, channels // groups
     by_image = is_by_image(pyramid)
-    block_p, block_m, block_k, warps, stages, registers = blocks or choose_blocks(
-        filters, per_group, pyramid.dtype, tables.alone
-    )
+    blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, tables)
+    block_p, block_m, block_k, warps, stages, registers = blocks
     images = total // parts
     rows = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
     _respond[rows, cdiv(filters, block_m), groups * parts](
@@ -237,13 +236,15 @@ def precision() -> str:
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
-def choose_blocks(filters: int, channels: int, dtype: torch.dtype, alone: bool) -> Blocks:
+def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: PatchTables) -> Blocks:
     """The fastest on an H200 for the shapes of `scaleconv bench`, and for the plain layers of the paper's networks."""
     if filters > 64:
         return 64, 256 if filters > 128 else 128, 64, 8, 2, None
     block_m = max(next_power_of_2(filters), 16)
-    if alone and channels > 1:
+    if tables.alone and channels > 1:
         return 128, block_m, 32, 4, 3, None
+    if dtype == torch.float32 and channels > 1:
+        return 64, block_m, 32, 4, 1, 168
     if dtype == torch.float32:
-        return (64, block_m, 64, 4, 1, None) if channels == 1 else (64, block_m, 32, 4, 1, 168)
+        return 64, block_m, 32 if 0 < tables.taps % 64 <= 32 else 64, 4, 1, None  # few taps beyond the last
     return 64, block_m, 64, 4, 1, 168
