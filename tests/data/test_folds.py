@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from scaleconv.data import MNIST_SCALE, make_folds, make_split, paper_folds, reduced_folds
+from scaleconv.data import MNIST_SCALE, hold_out, make_folds, make_split, paper_folds, reduced_folds
 
 LABELS = torch.arange(60_000) % 10
 
@@ -109,3 +109,19 @@ def test_a_fold_tells_nothing_of_the_scales_of_its_digits(seed):
     for fold in make_folds(LABELS, 10_000, seed=seed):
         assert abs(scales[fold.train].mean() - 0.65) < 0.01  # five standard errors
     assert abs(scales[make_split(LABELS, seed=seed).test].mean() - 0.65) < 0.01
+
+
+def test_held_out_digits_are_training_digits_and_the_others_still_train():
+    fold = make_folds(LABELS, 10_000, seed=0)[2]
+    held = hold_out(fold, 2000, LABELS)
+    assert (len(held.train), len(held.test)) == (8000, 2000)
+    assert disjoint(held)
+    assert set(held.train.tolist()) | set(held.test.tolist()) == set(fold.train.tolist())
+    assert not torch.equal(hold_out(fold, 2000, LABELS, seed=1).test, held.test)
+
+
+@pytest.mark.parametrize("count", [0, -1, 100, 101])
+def test_as_many_held_out_digits_as_there_are_is_refused(count):
+    fold = make_folds(LABELS[:600], 100)[0]
+    with pytest.raises(ValueError, match=rf"`count` \(={count}\) must lie between 1 and 99"):
+        hold_out(fold, count, LABELS[:600])

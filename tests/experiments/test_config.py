@@ -1,6 +1,6 @@
 """Every file in the package is read, and what does not belong in one is refused by name."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 
 import pytest
@@ -103,7 +103,16 @@ def test_what_is_measured_on_networks_of_table_1_has_its_very_settings(item, pre
     assert measured.seed == table.seed
 
 
+def test_scales_are_compared_without_the_test_digits():
+    search, table = load_experiment("scales"), load_experiment("table1")
+    assert {point.settings.data.held_out for point in search.points} == {2000}
+    assert replace(search.settings.data, held_out=0) == table.settings.data
+    assert search.settings.network == table.settings.network
+    assert len({point.settings.network.scales for point in search.points}) == len(search.points)
+
+
 WRONG = {
+    "none to train": (("table1", "quick", {"data.held_out": 1000}), r"`held_out` \(=1000\) must leave .* \(=1000\)"),
     "item": (("table9", "quick", {}), "`item` must be one of .*table1.*, got 'table9'"),
     "preset": (("table1", "fast", {}), "`preset` must be one of quick, paper, got 'fast'"),
     "key": (("table1", "quick", {"training.foo": 1}), r"`foo` in table1.toml, \[training\] is unknown"),

@@ -1,5 +1,7 @@
 """A whole run, recomputed by hand from the digits on: which digits train, which test, and from which seeds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -94,3 +96,11 @@ def test_with_test_digits_named_each_fold_is_a_draw_and_smaller_sets_are_part_of
     assert sets[0][0] < sets[1][0]
     assert sets[0][1] == sets[1][1] != sets[2][1]
     assert not sets[1][0] & sets[1][1]
+
+
+def test_held_out_digits_take_the_place_of_the_test_digits():
+    labels = torch.arange(10_000) % 10
+    config = load_experiment("table1", "quick", {"data.held_out": 300}).settings.data
+    split, whole = divide(labels, config, 1), divide(labels, replace(config, held_out=0), 1)
+    assert (len(split.train), len(split.test)) == (700, 300)
+    assert sorted([*split.train.tolist(), *split.test.tolist()]) == whole.train.tolist()

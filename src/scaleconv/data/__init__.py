@@ -2,7 +2,7 @@
 
 from .batches import Batches
 from .digits import Digits, embedded_digits, load_digits
-from .folds import Split, make_folds, make_split, paper_folds, reduced_folds
+from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
@@ -23,6 +23,7 @@ __all__ = [
     "Uniform",
     "cut_off",
     "embedded_digits",
+    "hold_out",
     "load_digits",
     "make_folds",
     "make_scaled",

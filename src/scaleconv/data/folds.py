@@ -94,6 +94,18 @@ def make_split(labels: Tensor, train: int = FOLD_SIZE, test: int = FOLD_SIZE, *,
     return _checked(split, labels)
 
 
+def hold_out(split: Split, count: int, labels: Tensor, *, seed: int = 0) -> Split:
+    """Test on some of the training digits and train on the others, to choose settings without the test digits.
+
+    Raises:
+        ValueError: there are too few training digits, or a class is missing from either side.
+    """
+    if not 0 < count < len(split.train):
+        raise ValueError(f"`count` (={count}) must lie between 1 and {len(split.train) - 1}, of the training digits")
+    order = split.train[_permutation(len(split.train), seed)]
+    return _checked(Split(order[count:].sort().values, order[:count].sort().values), labels)
+
+
 def _permutation(count: int, seed: int) -> Tensor:
     return torch.from_numpy(np.argsort(raw_stream(count, seed, PURPOSE), kind="stable"))
 

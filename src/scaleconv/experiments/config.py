@@ -43,6 +43,8 @@ class DataConfig:
         sets: how many sets.
         fold_seed: of the order in which digits are drawn; below 0, sets are filled in the order of the file.
         truncate: `error` refuses to cut off foreground at the edge of the canvas, `allow` cuts it.
+        held_out: so many of the training digits are tested on in place of the test digits, and not trained on: for
+            choosing settings. 0 for none.
     """
 
     dataset: str = "mnist"
@@ -54,11 +56,14 @@ class DataConfig:
     sets: int = 6
     fold_seed: int = 0
     truncate: str = "error"
+    held_out: int = 0
 
     def __post_init__(self) -> None:
         parse_scales(self.scales)
         _at_least(self, 1, "size", "train")
-        _at_least(self, 0, "test", *(("fold_seed",) if self.test else ()))
+        _at_least(self, 0, "test", "held_out", *(("fold_seed",) if self.test else ()))
+        if self.held_out >= self.train:
+            raise ValueError(f"`held_out` (={self.held_out}) must leave some of the digits to train on (={self.train})")
         _at_least(self, 2, "sets")
         if self.truncate not in TRUNCATIONS:
             raise ValueError(f"`truncate` must be one of {', '.join(TRUNCATIONS)}, got {self.truncate!r}")
@@ -210,10 +215,11 @@ class Point:
 
 @dataclass(frozen=True)
 class FigureConfig:
-    """Words and axes of an item's figure and table."""
+    """Words and axes of an item's figure and table; `kind` is `lines`, or `bars` where x is no quantity."""
 
     x: str = ""
     y: str = "test error (%)"
+    kind: str = "lines"
     log_x: bool = False
     log_y: bool = False
 

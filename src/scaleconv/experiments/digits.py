@@ -14,6 +14,7 @@ from ..data import (
     Digits,
     ScaledSet,
     Split,
+    hold_out,
     load_digits,
     make_folds,
     make_scaled,
@@ -111,6 +112,8 @@ def divide(labels: Tensor, config: DataConfig, fold: int) -> Split:
     number of training digits, and a smaller training set is part of a larger one.
     """
     if config.test:
-        return make_split(labels, config.train, config.test, seed=config.fold_seed + fold)
-    seed = config.fold_seed if config.fold_seed >= 0 else None
-    return make_folds(labels, config.train, count=config.sets, seed=seed)[fold]
+        split = make_split(labels, config.train, config.test, seed=config.fold_seed + fold)
+    else:
+        seed = config.fold_seed if config.fold_seed >= 0 else None
+        split = make_folds(labels, config.train, count=config.sets, seed=seed)[fold]
+    return hold_out(split, config.held_out, labels) if config.held_out else split

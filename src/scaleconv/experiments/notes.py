@@ -39,7 +39,7 @@ def _training(records: Sequence[Record], devices: str) -> list[str]:
     """On what was trained, and how large the networks are."""
     networks = [record for record in records if "network" in record.config]
     digits = (
-        f"Trained on {_numbers(record.config['data']['train'] for record in records)} "
+        f"Trained on {_numbers(_trained_on(record) for record in records)} "
         f"{_joined(record.config['data']['dataset'] for record in records)} digits"
     )
     if not networks:
@@ -47,6 +47,11 @@ def _training(records: Sequence[Record], devices: str) -> list[str]:
     epochs = _numbers(len(record.history) for record in networks)
     maps = _joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
     return [f"{digits} for {epochs} epochs, on {devices}; {maps} feature maps."]
+
+
+def _trained_on(record: Record) -> int:
+    data = record.config["data"]
+    return int(data["train"]) - int(data.get("held_out", 0))
 
 
 def _features(records: Sequence[Record]) -> list[str]:

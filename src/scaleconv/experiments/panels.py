@@ -155,7 +155,9 @@ def _panel(item: Experiment, records: Sequence[Record], series: str, title: str)
     lines = [Line(model, TITLES[model], _values(_of(records, model), series)) for model in _models(records)]
     labels = {record.x: record.label for record in records if record.x is not None and record.label}
     words = item.figure
-    return Panel(title, words.x, words.y, lines, labels, baseline=item.baseline, log_x=words.log_x, log_y=words.log_y)
+    return Panel(
+        title, words.x, words.y, lines, labels, words.kind, item.baseline, log_x=words.log_x, log_y=words.log_y
+    )
 
 
 def _invariance_panel(item: Experiment, records: Sequence[Record]) -> Panel:

@@ -125,7 +125,7 @@ def _groups(runs: Sequence[Run], together: bool) -> list[list[Run]]:
     for run in runs:
         sections = [name for name in OF_FEATURES.get(run.model, OF_NETWORKS) if name not in ("data", "measure")]
         data = run.settings.data
-        shape = (run.model, data.size, data.train, *(getattr(run.settings, name) for name in sections))
+        shape = (run.model, data.size, data.train - data.held_out, *(getattr(run.settings, name) for name in sections))
         groups.setdefault(shape if together or run.model in UNSUPERVISED else run, []).append(run)
     return [group[start : start + TOGETHER] for group in groups.values() for start in range(0, len(group), TOGETHER)]
 
