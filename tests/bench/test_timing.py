@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from scaleconv.bench.timing import WARM_UP, captured, milliseconds, peak_memory, repeated, time_in_turns
+from scaleconv.bench.timing import WARM_UP, milliseconds, peak_memory, repeated, time_in_turns
+from scaleconv.experiments.capture import captured
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

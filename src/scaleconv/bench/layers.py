@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..experiments.capture import captured
 from .contenders import check_peer, make_layer
 from .settings import DTYPES, LAYOUTS, SHAPES, Settings
-from .timing import WARM_UP, Memory, Run, Tick, Timing, Work, captured, peak_memory, repeated, time_in_turns
+from .timing import WARM_UP, Memory, Run, Tick, Timing, Work, peak_memory, repeated, time_in_turns
 
 WITH_SCALES = ("direct", "si")  # measured at the wide scales as well
 

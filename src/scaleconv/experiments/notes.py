@@ -26,7 +26,8 @@ def footnotes(item: Experiment | CostStudy, records: Sequence[Record]) -> list[s
         batch = _joined(record.config["cost"]["batch"] for record in records)
         return [
             f"Batches of {batch}, on {devices}.",
-            f"Time is the median of {calls} calls; mean ± standard deviation over {repeats} repeats.",
+            f"Time is the median of {calls} calls, on a GPU replays of a CUDA graph, which leave out the host; "
+            f"mean ± standard deviation over {repeats} repeats.",
             "Operations count the resampling too; the paper's formula does not.",
         ]
     trained = _training(records, devices)
