@@ -111,6 +111,16 @@ def test_scales_are_compared_without_the_test_digits():
     assert len({point.settings.network.scales for point in search.points}) == len(search.points)
 
 
+def test_both_rbms_have_as_many_recipes_to_choose_from():
+    search, table = load_experiment("recipes"), load_experiment("table1").settings
+    assert search.points[0].settings.rbm == table.rbm
+    recipes = [point.settings for point in search.points]
+    assert len({settings.rbm for settings in recipes}) == len({settings.si_rbm for settings in recipes}) == len(recipes)
+    for settings in recipes:
+        assert settings.data.held_out == 2000
+        assert asdict(settings.si_rbm) == {**asdict(settings.rbm), "scales": table.si_rbm.scales}
+
+
 WRONG = {
     "none to train": (("table1", "quick", {"data.held_out": 1000}), r"`held_out` \(=1000\) must leave .* \(=1000\)"),
     "item": (("table9", "quick", {}), "`item` must be one of .*table1.*, got 'table9'"),

@@ -21,8 +21,8 @@ TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
 Table = dict[str, Any]
 
 # In the order in which they are run: the later ones take networks of the earlier ones.
-ITEMS = ("table1", "fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost", "winners", "equivariance", "scales")
-APART = ("scales",)  # how a setting was found: not run with all
+ITEMS = ("table1", "fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost", "winners", "equivariance", "scales", "recipes")
+APART = ("scales", "recipes")  # how settings were found: not run with all
 
 
 def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | None = None) -> Experiment | CostStudy:
