@@ -12,12 +12,11 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 import reference
+from kernel_calls import DEVICE, assert_agrees_with_float64, by_kernels, expected_grads, leaves_of, random, sign
 from scaleconv import DEFAULT_SCALES, SIConv2d, si_conv2d
 from scaleconv.ops import library
 from scaleconv.ops.backends import backend
 from scaleconv.ops.cache import BoundedCache
-from scaleconv.ops.levels import level_maps
-from scaleconv.ops.pool import pool_backward
 from scaleconv.ops.signature import make_signature
 from tolerance import assert_close
 
@@ -25,9 +24,8 @@ pytest.importorskip("triton")
 from scaleconv.ops import fused
 from scaleconv.ops.kernels import call as call_module
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.usefixtures("whole_float32")
 GOLDEN = Path(__file__).parents[1] / "golden" / "si_conv2d.npz"
-ARGUMENTS = (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1), ("scales", DEFAULT_SCALES))
 CALLS = {
     "one channel": ((2, 1, 8, 7), (5, 1, 5, 4), {}),
     "padded": ((1, 8, 6, 5), (20, 8, 3, 3), {"padding": 1}),
@@ -37,45 +35,6 @@ CALLS = {
     "depthwise": ((1, 3, 7, 6), (3, 1, 3, 3), {"padding": 1, "groups": 3}),
     "empty": ((0, 4, 9, 10), (4, 4, 3, 3), {}),
 }
-
-
-@pytest.fixture(autouse=True)
-def whole_float32():
-    """Products of float32 as such: TF32 has the accuracy of a 16-bit type."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
-def random(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(DEVICE, dtype)
-
-
-def leaves_of(shape, weight_shape, dtype=torch.float32):
-    shapes = (shape, weight_shape, weight_shape[:1])
-    return [random(*s, seed=seed, dtype=dtype).requires_grad_() for seed, s in enumerate(shapes)]
-
-
-def by_kernels(leaves, call, **further):
-    with backend("triton"):
-        return si_conv2d(*leaves, **call, **further)
-
-
-def sign(leaves, call):
-    return make_signature(leaves[0].shape, leaves[1].shape, *(call.get(name, default) for name, default in ARGUMENTS))
-
-
-def expected_grads(leaves, call, sent):
-    """In float64, for the winners that the kernels found: those of a 16-bit type are others here and there."""
-    signature = sign(leaves, call)
-    _, winner = by_kernels(leaves, call, return_winner=True)
-    place_of = torch.zeros(len(signature.scales), dtype=torch.uint8, device=winner.device)
-    for place, level in enumerate(signature.plan.levels):
-        place_of[level.index] = place
-    levels = level_maps(signature, False, torch.float64, winner.device)
-    exact = [leaf.detach().double() for leaf in leaves[:2]]
-    return pool_backward(sent.double(), *exact, place_of[winner.int()], levels, (True, True, True))
 
 
 @pytest.mark.parametrize("case", range(6))
@@ -94,14 +53,7 @@ def test_golden_cases(case):
 def test_output_and_gradients_agree_with_float64(shape, weight_shape, call, dtype):
     if dtype == torch.bfloat16 and DEVICE == "cpu":
         pytest.skip("the interpreter knows no bfloat16; needs a GPU")
-    leaves = leaves_of(shape, weight_shape, dtype)
-    output = by_kernels(leaves, call)
-    assert_close(output.cpu(), si_conv2d(*(leaf.detach().double() for leaf in leaves), **call).cpu(), dtype)
-    sent = random(*output.shape, seed=9, dtype=dtype)
-    grads = torch.autograd.grad(output, leaves, sent)
-    for got, true in zip(grads, expected_grads(leaves, call, sent), strict=True):
-        assert got.dtype == dtype
-        assert_close(got.cpu(), true.cpu(), dtype)
+    assert_agrees_with_float64(shape, weight_shape, call, dtype)
 
 
 @settings(max_examples=12, deadline=None)
@@ -153,77 +105,6 @@ def test_the_order_in_which_a_level_is_taken_changes_nothing(name, rule, monkeyp
         assert_close(got.cpu(), true.cpu(), torch.float32)
 
 
-@pytest.fixture
-def local_filters(monkeypatch):
-    """Whatever the sizes, take filters of each position, those of few levels at once."""
-    monkeypatch.setattr(call_module, "LEAST_IMAGES", 1)
-    monkeypatch.setattr(call_module, "IMAGES_PER_FILTER", 0)
-    monkeypatch.setattr(call_module, "LEAST_CHANNELS", 1)
-    monkeypatch.setattr(call_module, "LOCAL_FILTERS", 2000)
-    monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
-    taken = []
-    respond = fused.respond_locally
-    monkeypatch.setattr(fused, "respond_locally", lambda *a: (taken.append(a[5]), respond(*a)))
-    return taken
-
-
-LOCAL = {
-    "one channel": ((2, 1, 6, 5), (3, 1, 3, 2), {}),
-    "padded": ((2, 3, 5, 4), (5, 3, 3, 3), {"padding": 1}),
-    "strided": ((1, 4, 7, 5), (5, 4, 3, 4), {"stride": (2, 1), "padding": 1}),
-    "same, even kernel": ((1, 2, 4, 5), (3, 2, 4, 3), {"padding": "same"}),
-    "empty": ((0, 4, 9, 10), (4, 4, 3, 3), {}),
-}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", LOCAL)
-def test_local_filters_agree_with_float64(name, dtype, local_filters):
-    if dtype != torch.float32 and DEVICE == "cpu" and name != "padded":
-        pytest.skip("takes long through the interpreter; needs a GPU")
-    test_output_and_gradients_agree_with_float64(*LOCAL[name], dtype)
-    assert local_filters or name == "empty"
-
-
-def test_local_filters_of_antialiased_levels_and_of_parts(local_filters):
-    leaves = leaves_of((1, 3, 5, 6), (4, 3, 3, 3))
-    assert_close(
-        by_kernels(leaves, {"antialias": True}).cpu(),
-        si_conv2d(*(leaf.detach().double() for leaf in leaves), antialias=True).cpu(),
-        torch.float32,
-    )
-    assert len(local_filters) > 1  # not all levels at once
-    images, weights = random(2, 2, 2, 5, 4), random(2, 4, 2, 3, 3, seed=1)
-    leaves = [tensor.requires_grad_() for tensor in (images, weights)]
-    with backend("triton"):
-        together = torch.vmap(lambda *slices: si_conv2d(*slices, padding=1))(*leaves)
-    apart = torch.stack([si_conv2d(*slices, padding=1) for slices in zip(*leaves, strict=True)])
-    assert_close(together.cpu(), apart.cpu())
-    sent = random(*apart.shape, seed=9)
-    for got, true in zip(*(torch.autograd.grad(result, leaves, sent) for result in (together, apart)), strict=True):
-        assert_close(got.cpu(), true.cpu())
-
-
-def test_a_tie_among_local_filters_goes_to_the_scale_listed_first(local_filters):
-    leaves = [torch.zeros(1, 1, 8, 8, device=DEVICE), random(2, 1, 3, 3)]
-    for scales in ((2, 0.6, 1, 1.5), (1.5, 1, 0.6, 2)):
-        _, winner = by_kernels(leaves, {"scales": scales}, return_winner=True)
-        with backend("torch"):
-            _, expected = si_conv2d(*leaves, scales=scales, return_winner=True)
-        assert torch.equal(winner, expected)
-    assert local_filters
-
-
-def test_many_images_of_few_filters_are_met_by_local_filters():
-    paper = make_signature((36, 11, 11), (64, 36, 5, 5), 1, 0, 1, 1, DEFAULT_SCALES)
-    wide = make_signature((256, 14, 14), (256, 256, 3, 3), 1, 1, 1, 1, DEFAULT_SCALES)
-    device = torch.device("cpu")
-    assert call_module.make_call(paper, 768, 6, False, device).local
-    assert not call_module.make_call(paper, 128, 6, False, device).local
-    assert not call_module.make_call(wide, 768, 1, False, device).local
-    assert not call_module.make_call(paper, 768, 6, False, device).direct
-
-
 @pytest.mark.parametrize("scales", [(2, 0.6, 1, 1.5), (1.5, 1, 0.6, 2), (1, 2)])
 @pytest.mark.parametrize("rule", [lambda *_: True, lambda *_: False, RULES["small direct"]])
 def test_a_tie_goes_to_the_scale_listed_first(scales, rule, monkeypatch):
@@ -258,21 +139,6 @@ def test_images_side_by_side_give_the_same_as_one_after_the_other(shape, weight_
     assert torch.equal(results[0][1], results[1][1])
     for beside, after in zip(*results, strict=True):
         assert_close(beside.float().cpu(), after.float().cpu(), torch.float32)
-
-
-def test_plain_convolutions_of_parts_are_those_of_the_library(local_filters, monkeypatch):
-    monkeypatch.setattr(fused, "SIDE_BY_SIDE", 1)
-    leaves = leaves_of((4, 2, 6, 5), (6, 2, 3, 3))
-    output, _ = library.si_conv2d(*leaves, [1, 1], [1, 1, 1, 1], [1, 1], 1, 2, [1.0], False)
-    images, weight, bias = leaves
-    expected = torch.cat(
-        [F.conv2d(images[:2], weight[:3], bias[:3], padding=1), F.conv2d(images[2:], weight[3:], bias[3:], padding=1)]
-    )
-    assert_close(output.cpu(), expected.cpu())
-    sent = random(*expected.shape, seed=9)
-    grads = [torch.autograd.grad(result, leaves, sent) for result in (output, expected)]
-    for got, true in zip(*grads, strict=True):
-        assert_close(got.cpu(), true.cpu())
 
 
 def test_images_in_chunks_give_the_same_bits_as_all_at_once(monkeypatch):
