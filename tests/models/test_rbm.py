@@ -1,6 +1,7 @@
 """The RBMs as a user meets them: learning, determinism, several machines at once, and refusal of bad input."""
 
 import copy
+import itertools
 import math
 import re
 
@@ -184,6 +185,7 @@ WRONG_IMAGES = {
     "one image": (IMAGES[0], ValueError, "`images` must be of shape (N, V) or (R, N, V), none of them 0, got (64,)"),
     "no images": (IMAGES[:0], ValueError, "none of them 0, got (0, 64)"),
     "no pixels": (IMAGES[:, :0], ValueError, "none of them 0, got (100, 0)"),
+    "with channels": (IMAGES.view(100, 1, 8, 8), ValueError, "(N, V) or (R, N, V), none of them 0, got (100, 1, 8, 8)"),
 }
 
 
@@ -210,7 +212,8 @@ def test_images_that_do_not_fit_what_was_learned_are_refused(kind):
         model.sample(2, start=IMAGES[:3])
     with pytest.raises(ValueError, match=re.escape("`start` must lie in [0, 1], got values from 1")):
         model.sample(3, start=IMAGES[:3] + 1)
-    for pixels in (torch.tensor([64] * 100), torch.tensor([-1] * 100), torch.tensor([0] * 99), torch.zeros(100)):
+    zeros = torch.zeros(100)
+    for pixels in (zeros.long() + 64, zeros.long() - 1, zeros[1:].long(), zeros, zeros.bool(), [0] * 100):
         with pytest.raises(ValueError, match="`pixels` must be 100 indices below 64, got"):
             model.pseudo_likelihood(IMAGES, pixels=pixels)
 
@@ -239,6 +242,15 @@ WRONG_ARGUMENTS = {
     "fraction of a batch": (lambda: Recipe(batch=0.5), TypeError, "`batch` must be an integer, got 0.5"),
     "negative rate": (lambda: Recipe(learning_rate=-1), ValueError, "`learning_rate` must be at least 0, got -1"),
     "NaN decay": (lambda: Recipe(weight_decay=math.nan), ValueError, "`weight_decay` must be at least 0, got nan"),
+    "infinite rate": (lambda: Recipe(learning_rate=math.inf), ValueError, "`learning_rate` must be finite, got inf"),
+    "rate of text": (lambda: Recipe(learning_rate="a"), TypeError, "`learning_rate` must be a number, got 'a'"),
+    "momentum": (lambda: Recipe(momentum=1.5), ValueError, "`momentum` must be below 1, got 1.5"),
+    "target of text": (lambda: Recipe(sparsity_target="a"), TypeError, "`sparsity_target` must be a number, got 'a'"),
+    "persistent": (lambda: Recipe(persistent="no"), TypeError, "`persistent` must be True or False, got 'no'"),
+    "recipe": (lambda: RBM(3, {"epochs": 2}), TypeError, "`recipe` must be a Recipe, got {'epochs': 2}"),
+    "seed": (lambda: RBM(3, seed=1.5), TypeError, "`seed` must be an integer, got 1.5"),
+    "negative seed": (lambda: RBM(3, seed=-1), ValueError, "`seed` must be at least 0, got -1"),
+    "one of a single machine": (lambda: make("rbm").fit(IMAGES).run(0), ValueError, "`run` must be asked of machines"),
     "target of 0": (lambda: Recipe(sparsity_target=0), ValueError, "`sparsity_target` must lie between 0 and 1, got 0"),
     "no samples": (lambda: make("rbm").fit(IMAGES).sample(0), ValueError, "`count` must be at least 1, got 0"),
     "no Gibbs steps": (lambda: make("rbm").fit(IMAGES).sample(1, 0), ValueError, "`steps` must be at least 1, got 0"),
@@ -246,6 +258,36 @@ WRONG_ARGUMENTS = {
         lambda: make("si_rbm").load(torch.zeros(7, 64), torch.zeros(1, 7), torch.zeros(64)),
         ValueError,
         "`hidden_bias` must be of shape (2, 7), got (1, 7)",
+    ),
+    "NaN to load": (
+        lambda: make("rbm").load(torch.full((7, 64), math.nan), torch.zeros(1, 7), torch.zeros(64)),
+        ValueError,
+        "`weight` must be finite, got NaN",
+    ),
+    "types to load": (
+        lambda: make("rbm").load(torch.zeros(7, 64), torch.zeros(1, 7).double(), torch.zeros(64)),
+        ValueError,
+        "`hidden_bias` must be torch.float32 on cpu, as `weight` is, got torch.float64 on cpu",
+    ),
+    "integers to load": (
+        lambda: make("rbm").load(torch.zeros(7, 64).long(), torch.zeros(1, 7), torch.zeros(64)),
+        TypeError,
+        "`weight` must be of a floating-point type, got torch.int64",
+    ),
+    "array to load": (
+        lambda: make("rbm").load(np.zeros((7, 64)), torch.zeros(1, 7), torch.zeros(64)),
+        TypeError,
+        "`weight` must be a tensor, got ndarray",
+    ),
+    "number to load": (
+        lambda: make("rbm").load(torch.zeros(7, 64), torch.zeros(1, 7), torch.tensor(0.0)),
+        ValueError,
+        "`visible_bias` must have at least 1 dimensions, got shape ()",
+    ),
+    "width to load": (
+        lambda: make("si_rbm").load(torch.zeros(7, 64), torch.zeros(2, 7), torch.zeros(63)),
+        ValueError,
+        "`visible_bias` must have 8×8 pixels, got 63",
     ),
     "before fit": (lambda: RBM(3).transform(IMAGES), RuntimeError, "this RBM has not learned anything: call `fit`"),
 }
@@ -264,6 +306,50 @@ def test_integers_of_numpy_are_accepted():
 def test_divergence_is_an_error_not_a_result():
     with pytest.raises(ValueError, match=r"training diverged in epoch 1: lower `learning_rate` \(=1e\+30\)"):
         RBM(7, Recipe(epochs=3, batch=20, learning_rate=1e30)).fit(IMAGES)
+
+
+def test_what_was_learned_stays_when_learning_fails():
+    model = RBM(7, QUICK).fit(IMAGES)
+    before = model.transform(IMAGES)
+    model.recipe = Recipe(epochs=3, batch=20, learning_rate=1e30)
+    with pytest.raises(ValueError, match="diverged"):
+        model.fit(IMAGES)
+    assert torch.equal(model.transform(IMAGES), before)
+    assert len(model.history) == QUICK.epochs
+    fresh = RBM(7, Recipe(batch=1000))
+    with pytest.raises(ValueError, match="`batch`"):
+        fresh.fit(IMAGES)
+    with pytest.raises(RuntimeError, match="has not learned anything"):
+        fresh.transform(IMAGES)
+
+
+@kinds
+def test_before_the_first_step_units_are_as_likely_on_as_they_should_be_and_weights_as_wide_as_asked(kind):
+    still = Recipe(epochs=1, batch=100, learning_rate=0, sparsity_target=0.07, initial_std=0.02)
+    model = make(kind, still, hidden=200).fit(IMAGES)
+    assert model.weight.std() == pytest.approx(0.02, rel=0.05)
+    model.load(torch.zeros_like(model.weight), model.hidden_bias, model.visible_bias)
+    torch.testing.assert_close(model.transform(IMAGES), torch.full((100, 200), 0.07))
+
+
+def test_a_chain_goes_on_from_drawn_images():
+    """Two steps by enumeration: p(v₂ = 1) = Σ p(h₀ | v₀) p(v₁ | h₀) p(h₁ | v₁) p(v₂ = 1 | h₁), the one hidden unit."""
+    weight, hidden_bias, visible_bias = torch.tensor([4.0, 3.0]), -3.0, torch.tensor([-1.0, -2.0])
+    start = torch.tensor([1.0, 0.0])
+    expected = torch.zeros(2)
+    for on, then, first, second in itertools.product((0, 1), repeat=4):
+        between = torch.tensor([first, second]).float()
+        chances = [
+            torch.sigmoid(start @ weight + hidden_bias),
+            *torch.sigmoid(on * weight + visible_bias),
+            torch.sigmoid(between @ weight + hidden_bias),
+        ]
+        happened = (on, first, second, then)
+        chance = math.prod(p if is_so else 1 - p for p, is_so in zip(chances, happened, strict=True))
+        expected += chance * torch.sigmoid(then * weight + visible_bias)
+    model = RBM(1).load(weight[None], torch.tensor([[hidden_bias]]), visible_bias)
+    drawn = model.sample(40_000, 2, start=start.repeat(40_000, 1)).mean(0)
+    torch.testing.assert_close(drawn, expected, rtol=0, atol=0.01)
 
 
 @pytest.fixture

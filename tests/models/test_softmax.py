@@ -1,5 +1,6 @@
 """The classifier on fixed features: its minimum, and how its penalty is chosen."""
 
+import math
 import re
 
 import pytest
@@ -126,6 +127,27 @@ def test_wrong_features_and_labels_are_named(arguments, message):
 def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="`penalty` must be at least 0, got -1"):
         SoftmaxClassifier(-1)
+    with pytest.raises(ValueError, match="`penalty` must be finite, got inf"):
+        SoftmaxClassifier(math.inf)
+    with pytest.raises(TypeError, match="`penalty` must be a number, got 'a'"):
+        SoftmaxClassifier("a")
+    with pytest.raises(RuntimeError, match="this SoftmaxClassifier has not learned anything: call `fit` first"):
+        SoftmaxClassifier(0.1, 3).predict(FEATURES)
+    learned = SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS)
+    with pytest.raises(ValueError, match="`features` must be finite"):
+        learned.predict(FEATURES * torch.nan)
+    with pytest.raises(ValueError, match=r"`features` must be torch.float64 on cpu, as learned, got torch.float32"):
+        learned.predict(FEATURES.float())
+    with pytest.raises(TypeError, match=r"`features` must be of a floating-point type, got torch.int64"):
+        SoftmaxClassifier(0.1, 3).fit(FEATURES.long(), LABELS)
+    with pytest.raises(TypeError, match="`labels` must be a tensor, got ndarray"):
+        SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS.numpy())
+    with pytest.raises(ValueError, match="`penalties` must be at least 0, got -1"):
+        choose_softmax(FEATURES, LABELS, (-1, 0.1), 3)
+    with pytest.raises(ValueError, match=r"`held_out` \(=0.9\) must leave some of the 2 rows to learn from"):
+        choose_softmax(FEATURES[:2], LABELS[:2], (0.1,), 3, held_out=0.9)
+    with pytest.raises(ValueError, match="`labels` must be of 2 training sets, as `features` are, got 1"):
+        choose_each(torch.stack([FEATURES, FEATURES]), LABELS[None], (0.1,), 3)
     with pytest.raises(ValueError, match="`classes` must be at least 1, got 0"):
         SoftmaxClassifier(0.1, 0)
     with pytest.raises(ValueError, match="`held_out` must lie between 0 and 1, got 1"):

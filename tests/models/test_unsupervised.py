@@ -100,9 +100,11 @@ def test_test_digits_change_nothing_but_the_test_error():
 
 def test_pixels_are_the_classifier_alone():
     fold = FOLDS[0]
-    (run,) = train_unsupervised("pixels", [fold], SETTINGS, seed=5)
-    choice = choose_softmax(fold.train_images.flatten(1), fold.train_labels, SETTINGS.penalties, seed=5)
+    (run,) = train_unsupervised("pixels", [fold], replace(SETTINGS, held_out=0.5), seed=5)
+    pixels = fold.train_images.flatten(1)
+    choice = choose_softmax(pixels, fold.train_labels, SETTINGS.penalties, held_out=0.5, seed=5)
     assert torch.equal(run.weights["classifier.weight"], choice.classifier.weight)
+    assert run.held_out_losses == choice.losses
 
 
 def test_the_scales_matter_to_the_si_rbm_only():
@@ -124,3 +126,7 @@ def test_wrong_arguments_are_named():
         replace(SETTINGS, hidden=0)
     with pytest.raises(ValueError, match="`scales` must contain 1"):
         replace(SETTINGS, scales=(2.0,))
+    with pytest.raises(ValueError, match=r"`penalties` must name at least one, .* got \[\] and 0.2"):
+        replace(SETTINGS, penalties=())
+    with pytest.raises(ValueError, match=r"`held_out` lie between 0 and 1, got .* and 2"):
+        replace(SETTINGS, held_out=2)

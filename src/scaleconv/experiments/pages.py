@@ -11,6 +11,7 @@ from ..data.atomic import atomic_path
 from .claims import check_claims
 from .filters import draw_learned
 from .loading import ITEMS, folder_name, load_item
+from .panels import is_table
 from .records import read_records
 from .report import draw, markdown, write_report
 from .tables import line
@@ -49,7 +50,7 @@ def write_pages(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
         written += write_report(item, records, folder)
         (docs / "figures").mkdir(parents=True, exist_ok=True)
         written += draw(item, records, docs / "figures", name)
-        written += draw_learned(folder, docs / "figures", name)
+        written += draw_learned(folder, docs / "figures", name) if is_table(item) else []
         # Weights are not kept with the records: a picture that was drawn from some stays in the page without them.
         names = [name, *(path.stem for path in sorted((docs / "figures").glob(f"{name}-*.png")))]
         pictures = [f"![{_alt(item.title, each)}](figures/{each}.png)" for each in names]

@@ -82,7 +82,8 @@ def write_report(item: Item, records: Sequence[Record], folder: Path) -> list[Pa
     for path, text in texts.items():
         with atomic_path(path) as part:
             part.write_text(text, encoding="utf-8")
-    return [*texts, *draw(item, records, folder, "figure"), *draw_learned(folder, folder, "filters")]
+    learned = draw_learned(folder, folder, "filters") if is_table(item) else []
+    return [*texts, *draw(item, records, folder, "figure"), *learned]
 
 
 def _terminal(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 from ..metrics import MOST_PAIRS, Summary, relative_reduction, sign_flip_test, summarise
+from ..models import UNSUPERVISED
 from .config import Experiment
 from .records import Record
 from .titles import TITLES
@@ -57,7 +58,8 @@ def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], ba
             continue
         ours = errors.get(model, {})
         pairs = [(value, errors[baseline][run]) for run, value in ours.items() if run in errors.get(baseline, {})]
-        compared = model != baseline and any(error > 0 for _, error in pairs)
+        alike = (model in UNSUPERVISED) == (baseline in UNSUPERVISED)  # networks are not compared with what is none
+        compared = alike and model != baseline and any(error > 0 for _, error in pairs)
         rows.append(
             Row(
                 model=model,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .boltzmann import Boltzmann, draw_hidden, draw_visible
-from .images import check_count
+from .images import check_count, check_number
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Recipe:
         epochs: passes over the images.
         batch: images in a step; the last, partial batch of an epoch is left out.
         learning_rate: constant for half of the epochs, then falling to nothing in a straight line.
-        momentum: of the gradient.
+        momentum: of the gradient, below 1.
         weight_decay: of the weights; biases have none.
         sparsity_target: how often a hidden unit should be on, at any scale.
         sparsity_cost: how hard the hidden biases are pulled towards that, in units of `learning_rate`.
@@ -46,11 +46,13 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "steps"):
             check_count(name, getattr(self, name))
-        for name in ("learning_rate", "momentum", "weight_decay", "sparsity_cost", "initial_std"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"`{name}` must be at least 0, got {getattr(self, name)}")
-        if not 0 < self.sparsity_target < 1:
+        for name in ("learning_rate", "weight_decay", "sparsity_cost", "initial_std"):
+            check_number(name, getattr(self, name))
+        check_number("momentum", self.momentum, below=1)
+        if not 0 < check_number("sparsity_target", self.sparsity_target) < 1:
             raise ValueError(f"`sparsity_target` must lie between 0 and 1, got {self.sparsity_target}")
+        if not isinstance(self.persistent, bool):
+            raise TypeError(f"`persistent` must be True or False, got {self.persistent!r}")
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 1."""

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from .boltzmann import Boltzmann, Identity, Rescaling, draw_hidden, draw_visible
 from .contrastive import ContrastiveDivergence, Progress, Recipe
-from .images import check_count, check_images
+from .images import check_count, check_images, check_parameter
 
 RARE = 0.01  # visible biases start as if no pixel were on, or off, more rarely than this
 CHUNK = 1000  # images at a time where nothing is learned: bounds the memory
@@ -47,14 +47,20 @@ class RBM:
 
     def __init__(self, hidden: int, recipe: Recipe | None = None, *, seed: int = 0) -> None:
         self.hidden = check_count("hidden", hidden)
-        self.recipe = recipe or Recipe()
-        self.seed = seed
+        self.recipe = Recipe() if recipe is None else recipe
+        if not isinstance(self.recipe, Recipe):
+            raise TypeError(f"`recipe` must be a Recipe, got {recipe!r}")
+        self.seed = check_count("seed", seed, least=0)
         self.history: list[Progress] = []
         self._machine: Boltzmann | None = None
 
     def fit(self, images: Tensor, watch: Callable[[Progress], None] | None = None) -> Self:
-        """Learn from images (*, N, V) with values in [0, 1]; `watch` is told of every epoch."""
-        images = check_images("images", images)
+        """Learn from images (*, N, V) with values in [0, 1]; `watch` is told of every epoch.
+
+        Images are flat: (N, 28, 28) would be N data sets of 28 images. When learning fails, what was learned before
+        stays.
+        """
+        images = check_images("images", images).detach()
         transform = self._make_transform(images)
         generator = torch.Generator(images.device).manual_seed(self.seed)
         runs, target = images.shape[:-2], self.recipe.sparsity_target
@@ -63,25 +69,35 @@ class RBM:
         hidden_bias = images.new_full(
             (*runs, transform.count, self.hidden), math.log(target / (1 - target) / transform.count)
         )
-        self._machine = Boltzmann(
+        machine = Boltzmann(
             transform,
             (weight * self.recipe.initial_std).repeat(*runs, 1, 1),
             hidden_bias,
             images.mean(-2).clamp(RARE, 1 - RARE).logit(),
         )
-        self.history = []
-        training = ContrastiveDivergence(self._machine, images, self.recipe, generator)
+        training = ContrastiveDivergence(machine, images, self.recipe, generator)
+        history = []
         for epoch in range(1, self.recipe.epochs + 1):
             with products_like_convolutions(images.device):
-                self.history.append(training.epoch(epoch))
+                history.append(training.epoch(epoch))
             if watch:
-                watch(self.history[-1])
+                watch(history[-1])
+        self._machine, self.history = machine, history
         return self
 
     def load(self, weight: Tensor, hidden_bias: Tensor, visible_bias: Tensor) -> Self:
         """Take these parameters in place of learned ones; shapes as in the attributes."""
+        for name, tensor, least in (
+            ("weight", weight, 2),
+            ("hidden_bias", hidden_bias, 2),
+            ("visible_bias", visible_bias, 1),
+        ):
+            check_parameter(name, tensor, least)
+            if tensor.dtype != weight.dtype or tensor.device != weight.device:
+                got = f"{tensor.dtype} on {tensor.device}"
+                raise ValueError(f"`{name}` must be {weight.dtype} on {weight.device}, as `weight` is, got {got}")
         runs = weight.shape[:-2]
-        transform = self._make_transform(visible_bias.unsqueeze(-2))
+        transform = self._make_transform(visible_bias.unsqueeze(-2), "visible_bias")
         shapes = {
             "weight": (weight, (*runs, self.hidden, transform.filter_pixels)),
             "hidden_bias": (hidden_bias, (*runs, transform.count, self.hidden)),
@@ -118,6 +134,8 @@ class RBM:
 
     def run(self, index: int) -> Self:
         """One of the machines that were learned together, alone."""
+        if self.machine.weight.dim() < 3:
+            raise ValueError("`run` must be asked of machines that were learned together, got a single one")
         alone = copy.copy(self)
         alone._machine = Boltzmann(self.machine.transform, *(tensor[index] for tensor in self.machine.parameters()))
         alone.history = [
@@ -183,15 +201,15 @@ class RBM:
         if pixels is None:
             generator = torch.Generator(images.device).manual_seed(seed)
             pixels = torch.randint(width, (count,), generator=generator, device=images.device)
-        elif pixels.shape != (count,) or pixels.is_floating_point() or not ((pixels >= 0) & (pixels < width)).all():
+        elif not _are_indices(pixels, count, width):
             raise ValueError(f"`pixels` must be {count} indices below {width}, got {pixels}")
-        chosen = F.one_hot(pixels, width).to(images)  # (N, V)
+        chosen = F.one_hot(pixels.long(), width).to(images)  # (N, V)
         rest = images * (1 - chosen)
         odds = self.free_energy(rest) - self.free_energy(rest + chosen)
         value = (images * chosen).sum(-1)
         return width * (value * odds - F.softplus(odds))
 
-    def _make_transform(self, images: Tensor) -> Identity | Rescaling:
+    def _make_transform(self, images: Tensor, name: str = "images") -> Identity | Rescaling:
         return Identity(images.shape[-1])
 
     def _check_width(self, name: str, images: Tensor) -> Tensor:
@@ -204,6 +222,13 @@ class RBM:
             got = f"{images.dtype} on {images.device}"
             raise ValueError(f"`{name}` must be {learned.dtype} on {learned.device}, as learned, got {got}")
         return images
+
+
+def _are_indices(pixels: object, count: int, width: int) -> bool:
+    if not isinstance(pixels, Tensor) or pixels.shape != (count,):
+        return False
+    whole = not pixels.is_floating_point() and pixels.dtype != torch.bool
+    return whole and bool(((pixels >= 0) & (pixels < width)).all())
 
 
 @contextmanager

@@ -58,9 +58,9 @@ class SIRBM(RBM):
         self.size = check_size("size", size)
         self.filter_size = self.size if filter_size is None else check_size("filter_size", filter_size)
 
-    def _make_transform(self, images: Tensor) -> Identity | Rescaling:
+    def _make_transform(self, images: Tensor, name: str = "images") -> Identity | Rescaling:
         if images.shape[-1] != self.size[0] * self.size[1]:
-            raise ValueError(f"`images` must have {self.size[0]}×{self.size[1]} pixels, got {images.shape[-1]}")
+            raise ValueError(f"`{name}` must have {self.size[0]}×{self.size[1]} pixels, got {images.shape[-1]}")
         rows, columns = (
             torch.stack([canvas_matrix(scale, self.size[axis], self.filter_size[axis]) for scale in self.scales])
             for axis in (0, 1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .images import check_count
+from .images import check_count, check_number, check_parameter
 from .logistic import minimise
 
 ITERATIONS = 400
@@ -37,9 +37,7 @@ class SoftmaxClassifier:
     """
 
     def __init__(self, penalty: float, classes: int = 10, *, iterations: int = ITERATIONS) -> None:
-        if not penalty >= 0:
-            raise ValueError(f"`penalty` must be at least 0, got {penalty}")
-        self.penalty = penalty
+        self.penalty = check_number("penalty", penalty)
         self.classes, self.iterations = check_count("classes", classes), check_count("iterations", iterations)
         self.weight, self.bias = torch.empty(0, self.classes), torch.empty(self.classes)
 
@@ -64,8 +62,14 @@ class SoftmaxClassifier:
 
     def scores(self, features: Tensor) -> Tensor:
         """Log-probabilities of the classes, up to a constant of each row: (N, F) → (N, classes)."""
+        if len(self.weight) == 0:
+            raise RuntimeError("this SoftmaxClassifier has not learned anything: call `fit` first")
+        check_parameter("features", features, 1)
         if features.shape[-1] != len(self.weight):
             raise ValueError(f"`features` must have {len(self.weight)} columns, as learned, got {features.shape[-1]}")
+        if features.dtype != self.weight.dtype or features.device != self.weight.device:
+            learned = f"{self.weight.dtype} on {self.weight.device}"
+            raise ValueError(f"`features` must be {learned}, as learned, got {features.dtype} on {features.device}")
         scores: Tensor = features @ self.weight + self.bias
         return scores
 
@@ -122,15 +126,19 @@ def choose_each(
     seed: int = 0,
 ) -> list[Choice]:
     """`choose_softmax` for several training sets of one size, (R, N, F) and (R, N), at once; each by itself."""
+    if len(features) != len(labels):
+        raise ValueError(f"`labels` must be of {len(features)} training sets, as `features` are, got {len(labels)}")
     for some, truth in zip(features, labels, strict=True):
         _check_labelled(some, truth, classes)
-    if not 0 < held_out < 1:
+    if not 0 < check_number("held_out", held_out) < 1:
         raise ValueError(f"`held_out` must lie between 0 and 1, got {held_out}")
-    if not penalties:
+    tried = sorted({check_number("penalties", penalty) for penalty in penalties}, reverse=True)
+    if not tried:
         raise ValueError("`penalties` must name at least one, got none")
-    tried = sorted(set(penalties), reverse=True)
     order = torch.randperm(labels.shape[1], generator=torch.Generator().manual_seed(seed)).to(labels.device)
     held, rest = order.tensor_split([max(1, round(held_out * len(order)))])
+    if not len(rest):
+        raise ValueError(f"`held_out` (={held_out}) must leave some of the {len(order)} rows to learn from")
     every = features.new_tensor(tried).expand(len(features), -1)  # (R, P)
     path = minimise(features[:, rest], labels[:, rest], every, classes, ITERATIONS)  # (R, P, F + 1, classes)
     scores = features[:, held].unsqueeze(1) @ path[:, :, :-1] + path[:, :, -1:]  # (R, P, held out, classes)
@@ -148,10 +156,11 @@ def choose_each(
 
 
 def _check_labelled(features: Tensor, labels: Tensor, classes: int) -> None:
+    check_parameter("features", features, 0)
     if features.dim() != 2 or 0 in features.shape:
         raise ValueError(f"`features` must be of shape (N, F), none of them 0, got {tuple(features.shape)}")
-    if not features.isfinite().all():
-        raise ValueError("`features` must be finite, got NaN or infinity among them")
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"`labels` must be a tensor, got {type(labels).__name__}")
     if labels.shape != features.shape[:1] or labels.dtype != torch.long:
         got = f"{labels.dtype} of shape {tuple(labels.shape)}"
         raise ValueError(f"`labels` must be {len(features)} numbers of int64, got {got}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..ops.signature import check_scales
 from .contrastive import Progress, Recipe
-from .images import check_count
+from .images import check_count, check_number
 from .rbm import RBM
 from .si_rbm import ENLARGING_SCALES, SIRBM
 from .softmax import Choice, choose_each
@@ -47,6 +47,11 @@ class UnsupervisedSettings:
     def __post_init__(self) -> None:
         check_count("hidden", self.hidden)
         check_scales(self.scales)
+        for penalty in self.penalties:
+            check_number("penalties", penalty)
+        if not self.penalties or not 0 < check_number("held_out", self.held_out) < 1:
+            got = f"{list(self.penalties)} and {self.held_out}"
+            raise ValueError(f"`penalties` must name at least one, and `held_out` lie between 0 and 1, got {got}")
 
 
 @dataclass(frozen=True)
