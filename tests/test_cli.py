@@ -123,9 +123,11 @@ def test_interruption_is_130_however_the_command_line_reports_it(run, monkeypatc
         raise interruption
 
     monkeypatch.setattr(cli, "app", interrupt)
-    code, output, errors = run("data", "info")
-    assert (code, output) == (130, "")
-    assert errors.startswith("scaleconv: interrupted; what was finished is kept")
+    for command in ("reproduce", "train"):
+        code, output, errors = run(command, "table1")
+        assert (code, output) == (130, "")
+        assert errors.startswith("scaleconv: interrupted; what was finished is kept")
+    assert run("bench") == (130, "", "scaleconv: interrupted\n")
 
 
 @pytest.mark.parametrize("command", ["", "cli.app = lambda **_: print('unflushed');"])

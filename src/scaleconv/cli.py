@@ -336,10 +336,9 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         code = _report(error)
     if code == INTERRUPTED:  # some versions of typer return it, others raise
-        print(
-            "scaleconv: interrupted; what was finished is kept, and the same command goes on from there",
-            file=sys.stderr,
-        )
+        resumes = (sys.argv[1:] if arguments is None else arguments)[:1] in (["reproduce"], ["train"])
+        kept = "; what was finished is kept, and the same command goes on from there" if resumes else ""
+        print(f"scaleconv: interrupted{kept}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
