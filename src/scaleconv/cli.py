@@ -50,7 +50,7 @@ def _root() -> None:
 @app.command()
 def reproduce(
     item: Annotated[
-        str, typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; all runs every one of the paper.")
+        str, typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; all runs every one but searches.")
     ],
     preset: Preset = "quick",
     models: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,

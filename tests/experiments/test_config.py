@@ -5,7 +5,7 @@ from importlib import resources
 
 import pytest
 
-from scaleconv.experiments import ITEMS, Experiment, load_experiment, load_item, parse_override
+from scaleconv.experiments import APART, ITEMS, Experiment, load_experiment, load_item, parse_override
 
 
 def test_every_file_is_an_item():
@@ -103,6 +103,11 @@ def test_what_is_measured_on_networks_of_table_1_has_its_very_settings(item, pre
     assert measured.seed == table.seed
 
 
+def test_what_compares_settings_is_not_run_with_all():
+    held_out = {item for item in ITEMS if item != "cost" and load_experiment(item).settings.data.held_out}
+    assert set(APART) == held_out == {"scales", "recipes"}
+
+
 def test_scales_are_compared_without_the_test_digits():
     search, table = load_experiment("scales"), load_experiment("table1")
     assert {point.settings.data.held_out for point in search.points} == {2000}
@@ -122,6 +127,7 @@ def test_both_rbms_have_as_many_recipes_to_choose_from():
 
 
 WRONG = {
+    "figure": (("table1", "quick", {"figure.kind": "pie"}), "`kind` of a figure must be one of lines, bars, got 'pie'"),
     "none to train": (("table1", "quick", {"data.held_out": 1000}), r"`held_out` \(=1000\) must leave .* \(=1000\)"),
     "item": (("table9", "quick", {}), "`item` must be one of .*table1.*, got 'table9'"),
     "preset": (("table1", "fast", {}), "`preset` must be one of quick, paper, got 'fast'"),

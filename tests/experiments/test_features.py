@@ -195,11 +195,10 @@ def test_nothing_is_measured_on_what_is_no_network():
 def test_the_report_shows_filters_and_samples_of_both_beside_the_table(finished, tmp_path):
     folder, _ = finished
     names = ["table.md", "table.csv", "figure.png", "figure.svg"]
-    names += [f"filters-{model}.{kind}" for model in ("rbm", "si_rbm") for kind in ("png", "svg")]
+    names += ["filters-rbm.png", "filters-si_rbm.png"]
     records = read_records(folder)
     paths = write_report(experiment(), records, folder)
     assert [path.name for path in paths] == names
-    assert "Scale-invariant RBM, fold 0: the first 30 of 30 filters" in paths[-1].read_text()
     before = [path.read_bytes() for path in paths]
     assert [path.read_bytes() for path in write_report(experiment(), records, folder)] == before
     # without weights there is nothing to draw
@@ -264,7 +263,7 @@ def test_the_page_keeps_the_pictures_of_what_was_learned_when_the_weights_are_go
     blocks = "".join(f"<!-- begin {name} -->\n<!-- end {name} -->\n" for name in ("claims", *ITEMS))
     (docs / "reproduction.md").write_text(blocks)
     written = {path.name for path in write_pages(results, docs)}
-    assert {"table1-rbm.png", "table1-si_rbm.svg"} <= written
+    assert {"table1-rbm.png", "table1-si_rbm.png"} <= written
     page = (docs / "reproduction.md").read_text()
     assert "![Scale-invariant RBM: filters and samples](figures/table1-si_rbm.png)" in page
     shutil.rmtree(results / "table1" / "weights")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from made_records import record
 from scaleconv.experiments import load_item
 from scaleconv.experiments.claims import check_claims
 from scaleconv.experiments.figures import COLOURS, draw_panels
+from scaleconv.experiments.notes import footnotes
 from scaleconv.experiments.panel_tables import as_json, comma_separated, header, markdown, rows
 from scaleconv.experiments.panels import is_table, make_panels
 from scaleconv.experiments.report import print_json, terminal_tables, write_report
@@ -183,3 +185,21 @@ def test_a_reduction_near_nothing_has_no_sign(tmp_path):
     item = load_item("fig4a")
     draw_panels(make_panels(item, records), item.title, "", [tmp_path / "figure.svg"])
     assert "SI-ConvNet: 0 % on average" in (tmp_path / "figure.svg").read_text()
+
+
+def test_sets_of_scales_are_bars_with_a_note_of_the_digits_left_to_train_on(tmp_path):
+    made = [record("si_convnet", fold, 4 + fold, point="wide", x=3.0, label="0.52 – 2.7 (6)") for fold in range(2)]
+    config = {**made[0].config, "data": {**made[0].config["data"], "train": 1000, "held_out": 200}}
+    made = [replace(one, config=config) for one in made]
+    item = load_item("scales")
+    (panel,) = make_panels(item, made)
+    assert (panel.kind, panel.label(3.0)) == ("bars", "0.52 – 2.7 (6)")
+    assert any(note.startswith("Trained on 800 ") for note in footnotes(item, made))
+    assert [path.name for path in write_report(item, made, tmp_path)][-2:] == ["figure.png", "figure.svg"]
+
+
+def test_what_rbms_learned_is_drawn_beside_a_table_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("scaleconv.experiments.report.draw_learned", lambda *_: [tmp_path / "drawn"])
+    made = [record("si_convnet", 0, 4.0, x=1.0)]
+    beside = {item: write_report(load_item(item), made, tmp_path) for item in ("table1", "recipes")}
+    assert {item: tmp_path / "drawn" in paths for item, paths in beside.items()} == {"table1": True, "recipes": False}

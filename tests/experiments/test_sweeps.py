@@ -133,6 +133,12 @@ def test_points_of_equal_shape_train_together_up_to_a_limit():
     assert [len(group) for group in grouped(plan_runs(load_experiment("fig4b")))] == [3] * 32
 
 
+def test_points_that_train_on_unequally_many_digits_do_not_train_together():
+    points = [{"name": f"held{n}", "x": n, "set": {"data.held_out": n}} for n in (0, 20)]
+    groups = grouped(plan_runs(load_experiment("table1", "quick", {"points": points, "models": ["convnet"]})))
+    assert [{point for _, point, _ in group} for group in groups] == [{"held0"}, {"held20"}]
+
+
 def test_records_made_before_a_setting_existed_still_count(tmp_path):
     """The records of 100 epochs know nothing of test digits or measures; nothing is run again."""
     folder = tmp_path / "table1-100"

@@ -73,14 +73,15 @@ def test_many_images_of_few_filters_are_met_by_local_filters():
     assert not call_module.make_call(paper, 768, 6, False, device).direct
 
 
-def test_plain_convolutions_of_parts_are_those_of_the_library(local_filters, monkeypatch):
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_plain_convolutions_of_parts_are_those_of_the_library(channels, padding, local_filters, monkeypatch):
     monkeypatch.setattr(fused, "SIDE_BY_SIDE", 1)
-    leaves = leaves_of((4, 2, 6, 5), (6, 2, 3, 3))
-    output, _ = library.si_conv2d(*leaves, [1, 1], [1, 1, 1, 1], [1, 1], 1, 2, [1.0], False)
+    leaves = leaves_of((4, channels, 6, 5), (6, channels, 3, 3))
+    output, _ = library.si_conv2d(*leaves, [1, 1], [padding] * 4, [1, 1], 1, 2, [1.0], False)
     images, weight, bias = leaves
-    expected = torch.cat(
-        [F.conv2d(images[:2], weight[:3], bias[:3], padding=1), F.conv2d(images[2:], weight[3:], bias[3:], padding=1)]
-    )
+    parts = (slice(0, 2), slice(0, 3)), (slice(2, 4), slice(3, 6))
+    expected = torch.cat([F.conv2d(images[some], weight[own], bias[own], padding=padding) for some, own in parts])
     assert_close(output.cpu(), expected.cpu())
     sent = random(*expected.shape, seed=9)
     grads = [torch.autograd.grad(result, leaves, sent) for result in (output, expected)]

@@ -17,6 +17,7 @@ from .feature_config import RBMConfig, SIRBMConfig, SoftmaxConfig
 from .titles import TITLES
 
 PRECISIONS = ("float32", "bfloat16")
+FIGURES = ("lines", "bars")
 MEASURES = ("", "test_scales", "invariance", "winners", "equivariance")
 
 # What the result of a model depends on: these for the networks, and others for those that learn features first.
@@ -222,6 +223,10 @@ class FigureConfig:
     kind: str = "lines"
     log_x: bool = False
     log_y: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in FIGURES:
+            raise ValueError(f"`kind` of a figure must be one of {', '.join(FIGURES)}, got {self.kind!r}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
-from .figures import FORMATS, make_figure, save_figure
+from .figures import make_figure, save_figure
 from .titles import TITLES
 
 GAP = 1  # pixels between two tiles
@@ -34,9 +34,9 @@ def draw_learned(results: Path, folder: Path, name: str) -> list[Path]:
             filters, samples = (found.tensors[part].unflatten(-1, size) for part in ("rbm.weight", "samples"))
             shown = filters[:SHOWN]
             title = f"{TITLES[model]}, fold {found.run['fold']}: the first {len(shown)} of {len(filters)} filters"
-            paths = [folder / f"{name}-{model}.{kind}" for kind in FORMATS]
-            draw_filters(shown, samples, title, paths)
-            written += paths
+            path = folder / f"{name}-{model}.png"  # it is all pixels: an SVG would only wrap them
+            draw_filters(shown, samples, title, [path])
+            written.append(path)
     return written
 
 
