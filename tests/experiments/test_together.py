@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from scaleconv import SIConv2d
 from scaleconv.experiments import stacked
 from scaleconv.experiments import together as together_module
 from scaleconv.experiments.config import TrainingConfig
@@ -115,11 +116,14 @@ def test_the_kernels_of_a_stack_change_neither_names_nor_answers_nor_gradients(m
     device = "cuda" if torch.cuda.is_available() else "cpu"
     network = make_model(model, Shape(maps=(2, 4), hidden=5)).to(device)
     template = deepcopy(network)
+    stacked._take_first_layers_at_once(template)
     stacked._pool_in_one_pass(template)
     if model == "convnet":  # the interpreter takes its time for convolutions
         stacked._convolve_in_parts(template)
         assert isinstance(template.stages.conv2, stacked._PartsConv2d)
     assert [name for name, _ in template.named_modules()] == [name for name, _ in network.named_modules()]
+    assert isinstance(template.stages.conv1, stacked._FirstConv2d)
+    assert isinstance(template.stages.pool1, nn.Identity)
     assert isinstance(template.stages.relu2, nn.Identity)
     assert isinstance(template.stages.pool2, stacked._ReLUMaxPool2d)
     assert type(template.classifier.relu3) is nn.ReLU
@@ -149,6 +153,29 @@ OTHERWISE = {
     "wide": nn.MaxPool2d(16, 16, ceil_mode=True),
     "average": nn.AvgPool2d(2, 2, ceil_mode=True),
 }
+
+
+FIRST = {
+    "strided": (nn.Conv2d(1, 2, 3, stride=2), nn.ReLU()),
+    "padded": (nn.Conv2d(1, 2, 3, padding=1), nn.ReLU()),
+    "same": (nn.Conv2d(1, 2, 3, padding="same"), nn.ReLU()),
+    "dilated": (nn.Conv2d(1, 2, 3, dilation=2), nn.ReLU()),
+    "grouped": (nn.Conv2d(2, 2, 3, groups=2), nn.ReLU()),
+    "antialiased": (SIConv2d(1, 2, 3, antialias=True), nn.ReLU()),
+    "too many scales": (SIConv2d(1, 2, 3, scales=[1 + k / 100 for k in range(64)]), nn.ReLU()),
+    "another activation": (nn.Conv2d(1, 2, 3), nn.Tanh()),
+    "nothing behind": (nn.Conv2d(1, 2, 3),),
+}
+
+
+@pytest.mark.parametrize("layers", FIRST.values(), ids=FIRST)
+def test_a_first_layer_of_another_kind_stays_as_it_is(layers):
+    stages = nn.Sequential(*deepcopy(layers))
+    if len(stages) > 1:
+        stages.append(nn.MaxPool2d(2, 2, ceil_mode=True))
+    kinds = [type(layer) for layer in stages]
+    stacked._take_first_layers_at_once(stages)
+    assert [type(layer) for layer in stages] == kinds
 
 
 @pytest.mark.parametrize("pool", OTHERWISE.values(), ids=OTHERWISE)

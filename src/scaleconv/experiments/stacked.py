@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from ..nn import SIConv2d
 from ..ops import library
+from ..ops.first_layer import MOST_WINNERS, first_layer
 from ..ops.relu_pool import LARGEST_KERNEL, relu_pool
 from .training import Trainer, make_optimiser
 
@@ -26,6 +28,7 @@ class Stack:
         self.recipe = first.recipe
         self.template = deepcopy(first.network)
         if first.images.is_cuda and self.recipe.precision == "float32":
+            _take_first_layers_at_once(self.template)
             _convolve_in_parts(self.template)
             _pool_in_one_pass(self.template)
         self.images = torch.cat([trainer.images for trainer in trainers])
@@ -79,6 +82,36 @@ def _stack_state(trainers: Sequence[Trainer]) -> tuple[dict[str, Tensor], dict[s
     return weights, momenta
 
 
+class _FirstConv2d(nn.Conv2d):
+    """A convolution of images, which learn nothing, at some scales, with the ReLU and the pooling behind it."""
+
+    scales: tuple[float, ...]
+    pool: int
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        results: tuple[Tensor, Tensor] = first_layer(input, weight, bias, list(self.scales), self.pool, 1)
+        return results[0]
+
+
+def _take_first_layers_at_once(network: nn.Module) -> None:
+    """Let a convolution that begins a sequence, and so sees the images, do the work of the two layers behind it."""
+    for stages in [module for module in network.modules() if isinstance(module, nn.Sequential) and len(module) > 2]:
+        conv, relu, pool = stages[0], stages[1], stages[2]
+        scales, window = _scales_of(conv), _window(pool)
+        if type(relu) is nn.ReLU and 0 < len(scales) * window**2 <= MOST_WINNERS:
+            conv.__class__ = _FirstConv2d
+            vars(conv).update(scales=scales, pool=window)
+            stages[1], stages[2] = nn.Identity(), nn.Identity()
+
+
+def _scales_of(conv: nn.Module) -> tuple[float, ...]:
+    """Those of a convolution that a first layer can be, and none of any other."""
+    if type(conv) not in (nn.Conv2d, SIConv2d) or getattr(conv, "antialias", False):
+        return ()
+    simple = conv.stride == conv.dilation == (1, 1) and conv.padding == (0, 0) and conv.groups == 1
+    return getattr(conv, "scales", (1.0,)) if simple else ()
+
+
 class _PartsConv2d(nn.Conv2d):
     """`Conv2d` by the kernel of the layer, which under `vmap` takes all slices in one launch; cuDNN would not."""
 
@@ -109,14 +142,14 @@ def _pool_in_one_pass(network: nn.Module) -> None:
     """Let pooling that follows a ReLU do its work, too; both keep their places, so the names stay."""
     for stages in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
         for index, (relu, pool) in enumerate(pairwise(stages)):
-            if type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d and _is_side_by_side(pool):
+            if type(relu) is nn.ReLU and (window := _window(pool)):
                 stages[index] = nn.Identity()
-                stages[index + 1] = _ReLUMaxPool2d(pool.kernel_size, ceil_mode=True)
+                stages[index + 1] = _ReLUMaxPool2d(window, ceil_mode=True)
 
 
-def _is_side_by_side(pool: nn.MaxPool2d) -> bool:
-    """Whether each pixel belongs to exactly one window, and one byte tells a window's winner."""
-    kernel = pool.kernel_size
-    if not isinstance(kernel, int) or kernel > LARGEST_KERNEL or pool.stride != kernel:
-        return False
-    return pool.ceil_mode and pool.padding == 0 and pool.dilation == 1 and not pool.return_indices
+def _window(pool: nn.Module) -> int:
+    """The side of the windows, if each pixel belongs to exactly one and a byte tells a window's winner; or else 0."""
+    if type(pool) is not nn.MaxPool2d or not isinstance(side := pool.kernel_size, int):
+        return 0
+    beside = pool.stride == side and pool.ceil_mode and pool.padding == 0 and pool.dilation == 1
+    return side if beside and side <= LARGEST_KERNEL and not pool.return_indices else 0

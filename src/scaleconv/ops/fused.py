@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .kernels.call import Call, make_call
+from .kernels.call import Call, make_call, make_pooled, output_size
+from .kernels.column_sum import column_sum
 from .kernels.compete import compete
 from .kernels.direct_tables import DirectLevel
 from .kernels.local import add_back_locally, respond_locally
@@ -86,16 +87,39 @@ def fused_backward(
     elif call.patches and to_input is not None:
         _add_patches_back(to_input, slope, won, weight, signature, call.patches, parts)
     if call.patches and to_weight is not None:
-        kernel = (signature.height.kernel, signature.width.kernel, weight.shape[1])
-        for some, rows, count in _chunks(input, signature, _pyramid_elements(call.patches, signature), parts):
-            pyramid = _pyramid(pixels[some], call.patches, count, innermost=True)
-            sent, by = (tensor[some].flatten(1, 2) for tensor in (slope, won))
-            if len(sent) // count >= SIDE_BY_SIDE:
-                sent, by = _images_innermost(sent), _images_innermost(by)
-            flat = weight_grad(pyramid, sent, by, call.patches, signature.groups, count)
-            to_weight[rows] += flat.unflatten(1, kernel).permute(0, 3, 1, 2)
+        _add_to_weight(to_weight, slope, won, pixels, signature, call.patches, parts)
     grad_input = None if to_input is None else _like(_images(to_input), input)
     return grad_input, None if to_weight is None else to_weight.to(weight.dtype)
+
+
+def first_layer_forward(
+    input: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature, parts: int, pool: int
+) -> tuple[Tensor, Tensor]:
+    """Output (N, M, ⌈H0 / pool⌉, ⌈W0 / pool⌉) behind ReLU and max-pooling, and its winners, in channels_last.
+
+    Winners are counted place by place of a window, and there by scale; or `NOBODY` won.
+    """
+    tables = make_pooled(signature, pool, input.device)
+    filters, shape = signature.out_channels, tuple(-(-length // pool) for length in output_size(signature))
+    output = input.new_empty((len(input), *shape, filters)).permute(0, 3, 1, 2)
+    winner = input.new_empty((len(input), shape[0] * shape[1], filters), dtype=torch.uint8)
+    flat = _flat_weight(weight, tables)
+    for some, rows, count in _chunks(input, signature, _pyramid_elements(tables, signature), parts):
+        pyramid, biases = _pyramid(_pixels(input[some]), tables, count), None if bias is None else bias[rows]
+        respond(pyramid, flat[rows], biases, output[some], winner[some], tables, 1, count, relu=True)
+    return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
+
+
+def first_layer_backward(
+    grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, signature: Signature, parts: int, pool: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the weight and of the bias."""
+    tables = make_pooled(signature, pool, input.device)
+    slope, won = _pixels(grad), _pixels(winner)
+    to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+    _add_to_weight(to_weight, slope, won, _pixels(input), signature, tables, parts)
+    to_bias = column_sum(*(tensor.flatten(0, 2).unflatten(0, (parts, -1)) for tensor in (slope, won)))
+    return to_weight.to(weight.dtype), to_bias.flatten().to(weight.dtype)
 
 
 def _respond_whole(
@@ -177,6 +201,19 @@ def _add_patches_back(
         )
 
 
+def _add_to_weight(
+    total: Tensor, grad: Tensor, won: Tensor, pixels: Tensor, signature: Signature, tables: PatchTables, parts: int
+) -> None:
+    kernel = (signature.height.kernel, signature.width.kernel, total.shape[1])
+    for some, rows, count in _chunks(_images(pixels), signature, _pyramid_elements(tables, signature), parts):
+        pyramid = _pyramid(pixels[some], tables, count, innermost=True)
+        sent, by = (tensor[some].flatten(1, 2) for tensor in (grad, won))
+        if len(sent) // count >= SIDE_BY_SIDE:
+            sent, by = _images_innermost(sent), _images_innermost(by)
+        flat = weight_grad(pyramid, sent, by, tables, signature.groups, count)
+        total[rows] += flat.unflatten(1, kernel).permute(0, 3, 1, 2)
+
+
 def _pyramid_elements(tables: PatchTables, signature: Signature) -> int:
     """For one image."""
     return tables.pyramid.pixels * signature.in_channels
@@ -232,8 +269,8 @@ def _pyramid(pixels: Tensor, tables: PatchTables, parts: int, *, innermost: bool
     alone has nothing to interpolate: without padding its pyramid is the image, which stays where it is if it can.
     """
     images, height, width, channels = pixels.shape
-    same = tables.alone and tables.pyramid.pixels == height * width
-    if images // parts < SIDE_BY_SIDE or (tables.alone and channels > 1 and not innermost):
+    same = not tables.interpolates and tables.pyramid.pixels == height * width
+    if images // parts < SIDE_BY_SIDE or (channels > 1 and not tables.interpolates and not innermost):
         return pixels.flatten(1, 2) if same else _resampled(pixels, tables)
     turned = turn(pixels.flatten(1)) if innermost else pixels.permute(1, 2, 0, 3).contiguous()
     turned = turned.view(1, height, width, -1)

@@ -15,7 +15,7 @@ from ..geometry import Level
 from ..signature import Signature
 from .direct_tables import DirectLevel, make_direct_level
 from .local_tables import MOST_CHANNELS, LocalTables, count_cells, make_local_tables
-from .patch_tables import PatchTables, make_patch_tables
+from .patch_tables import PatchTables, make_patch_tables, pool_tables
 
 # In accesses to memory that take as long: forward, and both ways back.
 LIBRARY_PRODUCTS = ((64, 100), (16, 45))  # products of the library in one access, for at least so many channels
@@ -56,6 +56,7 @@ class Call:
 
 
 CALLS: BoundedCache[Call] = BoundedCache(entries=128, nbytes=512 * 2**20)
+POOLED: BoundedCache[PatchTables] = BoundedCache(entries=32, nbytes=128 * 2**20)
 
 
 def make_call(signature: Signature, images: int, parts: int, antialias: bool, device: torch.device) -> Call:
@@ -69,6 +70,22 @@ def make_call(signature: Signature, images: int, parts: int, antialias: bool, de
             call = _make_call(signature, library, many, antialias, device)
         CALLS.put(key, call, call.nbytes)
     return call
+
+
+def make_pooled(signature: Signature, pool: int, device: torch.device) -> PatchTables:
+    """The tables of the windows of a first layer, all levels on patches, from the cache if they were met before."""
+    key = (signature, pool, device)
+    tables = POOLED.get(key)
+    if tables is None:
+        with torch.inference_mode(False), torch.no_grad():
+            patches = make_patch_tables(signature, signature.plan.levels, False, device)
+            tables = pool_tables(patches, output_size(signature), pool)
+        POOLED.put(key, tables, tables.nbytes)
+    return tables
+
+
+def output_size(signature: Signature) -> tuple[int, int]:
+    return signature.height.output_size, signature.width.output_size
 
 
 def _make_call(signature: Signature, library: bool, many: bool, antialias: bool, device: torch.device) -> Call:

@@ -7,7 +7,7 @@ pixel of the input adds up the gradients of all patches it takes part in.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -28,7 +28,7 @@ class PatchTables:
 
     Attributes:
         codes: the index in `scales` of each level, which is its value in the winner map.
-        plain: whether the first level is the identity, which needs no interpolation.
+        plain: how many levels, the first ones, are the identity, which needs no interpolation.
         pyramid: makes the levels of an image.
         where: (levels, positions); for each output position, four times the pixel of the pyramid under the first tap,
             plus 2 and 1 where the neighbouring response to the right and below takes part; -1 where it is not covered.
@@ -47,7 +47,7 @@ class PatchTables:
     """
 
     codes: Tensor
-    plain: bool
+    plain: int
     pyramid: Bands
     where: Tensor
     right: Tensor
@@ -69,9 +69,9 @@ class PatchTables:
         return len(self.codes)
 
     @property
-    def alone(self) -> bool:
-        """Whether there is the identity and no other level."""
-        return self.plain and len(self) == 1
+    def interpolates(self) -> bool:
+        """Whether there are levels besides the identity."""
+        return len(self) > self.plain
 
     @property
     def nbytes(self) -> int:
@@ -116,7 +116,7 @@ def make_patch_tables(
 
     return PatchTables(
         codes=integers([level.index for level in levels]),
-        plain=levels[0].scale == 1,
+        plain=int(levels[0].scale == 1),
         pyramid=pyramid,
         where=integers(where),
         right=right.to(device, torch.float32).contiguous(),
@@ -133,6 +133,42 @@ def make_patch_tables(
         col_weights=col_weights,
         row_counts=(row_weights != 0).sum(2, dtype=torch.int32),
         col_counts=(col_weights != 0).sum(2, dtype=torch.int32).amax(1),
+    )
+
+
+def pool_tables(tables: PatchTables, size: tuple[int, int], kernel: int) -> PatchTables:
+    """The tables of windows in place of positions: each level at each place of a window is a level of its own.
+
+    The strongest of those is what max-pooling finds. A tie goes to the first place, and there to the scale listed
+    first, as if the scales had competed before the places. Not for the gradient of the input.
+
+    Args:
+        tables: of the positions.
+        size: rows and columns of them.
+        kernel: side and stride of the windows, which are cut where they reach over the edge.
+    """
+    levels = len(tables)
+    counts = [-(-length // kernel) for length in size]
+    rows, cols = (torch.arange(count * kernel).view(count, kernel) for count in counts)  # (windows, places)
+    inside = (rows < size[0])[:, None, :, None] & (cols < size[1])[None, :, None, :]  # (rows, cols, places …)
+    position = torch.where(inside, rows[:, None, :, None] * size[1] + cols[None, :, None, :], 0)
+    position, inside = (table.flatten(2).flatten(0, 1).mT.to(tables.where.device) for table in (position, inside))
+    places = torch.arange(kernel**2, device=tables.codes.device)
+
+    def taken(table: Tensor) -> Tensor:
+        return table[:, position].flatten(0, 1).contiguous()  # (levels · places, windows)
+
+    codes = places[None, :] * (int(tables.codes.max()) + 1) + tables.codes[:, None]
+    return replace(
+        tables,
+        codes=codes.flatten().to(torch.int32),
+        plain=tables.plain * kernel**2,
+        where=torch.where(inside.repeat(levels, 1), taken(tables.where), -1),
+        right=taken(tables.right),
+        below=taken(tables.below),
+        row_steps=tables.row_steps.repeat_interleave(kernel**2),
+        tap_pixels=tables.tap_pixels.repeat_interleave(kernel**2, 0),
+        positions=counts[0] * counts[1],
     )
 
 

@@ -8,11 +8,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .respond import NOBODY
 from .sizes import cdiv, vector_width
 
 ACCESSES = 128  # of a program, each a window
 LARGEST = 2**31 - 1  # accesses are counted in 32 bits, elements in 64
-NOBODY = 255  # the winner of a window in which nothing is positive
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def _locate(
 @triton.jit(do_not_specialize=["accesses"])
 def _forward(
     source, result, winner, accesses, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
-    KERNEL: tl.constexpr, NOBODY: tl.constexpr, VECTOR: tl.constexpr, ACCESSES: tl.constexpr,
+    KERNEL: tl.constexpr, VECTOR: tl.constexpr, ACCESSES: tl.constexpr,
 ):  # fmt: skip
     real, row, col, corner, to = _locate(accesses, HEIGHT, WIDTH, CHANNELS, KERNEL, VECTOR, ACCESSES)
     best = tl.zeros((ACCESSES, VECTOR), dtype=tl.float32)  # what a ReLU lets nothing fall below
@@ -72,7 +72,7 @@ def pool(source: Tensor, result: Tensor, winner: Tensor, kernel: int) -> None:
         source, result, winner: contiguous; the latter (N, ⌈H / kernel⌉, ⌈W / kernel⌉, C), `winner` of bytes.
         kernel: side of a window, which is cut where it reaches over the edge.
     """
-    _launch(_forward, (source, result, winner), source, result, kernel, NOBODY=NOBODY)
+    _launch(_forward, (source, result, winner), source, result, kernel)
 
 
 def spread(grad: Tensor, winner: Tensor, result: Tensor, kernel: int) -> None:
@@ -80,7 +80,7 @@ def spread(grad: Tensor, winner: Tensor, result: Tensor, kernel: int) -> None:
     _launch(_backward, (grad, winner, result), result, grad, kernel)
 
 
-def _launch(program, tensors: tuple[Tensor, ...], images: Tensor, windows: Tensor, kernel: int, **further) -> None:
+def _launch(program, tensors: tuple[Tensor, ...], images: Tensor, windows: Tensor, kernel: int) -> None:
     _, height, width, channels = images.shape
     if windows.numel() == 0:
         return
@@ -89,6 +89,6 @@ def _launch(program, tensors: tuple[Tensor, ...], images: Tensor, windows: Tenso
     if accesses > LARGEST - ACCESSES:
         raise ValueError(f"`input` must have at most {LARGEST - ACCESSES} windows, {vector} channels at a time")
     program[(cdiv(accesses, ACCESSES),)](
-        *tensors, accesses, HEIGHT=height, WIDTH=width, CHANNELS=channels, KERNEL=kernel, **further,
+        *tensors, accesses, HEIGHT=height, WIDTH=width, CHANNELS=channels, KERNEL=kernel,
         VECTOR=vector, ACCESSES=ACCESSES, num_warps=4,
     )  # fmt: skip

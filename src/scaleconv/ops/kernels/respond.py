@@ -15,6 +15,7 @@ from .patch_tables import PatchTables
 from .sizes import cdiv, next_power_of_2, vector_width
 
 Blocks = tuple[int, int, int, int, int, int | None]  # rows, filters, taps, warps, stages, registers
+NOBODY = tl.constexpr(255)  # wins where a ReLU lets nothing through
 
 
 @triton.jit
@@ -119,13 +120,34 @@ def _response(
     return total, covered
 
 
+@triton.jit
+def _take_in(
+    best, won, pyramid, weight, where, right_weights, below_weights, row_steps, tap_pixels, tap_channels, codes, added,
+    start, position, valid, level, filters, live, positions, col_step, pixel_stride, padded_taps, TAPS: tl.constexpr,
+    INTERPOLATE: tl.constexpr, VECTOR: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr,
+    BY_IMAGE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The strongest responses and whose they are, one more level taken in."""
+    aligned, covered = _response(
+        pyramid, weight, where, right_weights, below_weights, row_steps, tap_pixels, tap_channels, start, position,
+        valid, level, filters, live, positions, col_step, pixel_stride, padded_taps, TAPS,
+        INTERPOLATE, VECTOR, FLIP, PRECISION, BY_IMAGE, BLOCK_P, BLOCK_M, BLOCK_K,
+    )  # fmt: skip
+    aligned += added[None, :]
+    code = tl.load(codes + level)
+    wins = (aligned > best) | ((aligned == best) & (code < won)) | ((aligned != aligned) & (best == best))
+    wins = wins & (covered if BY_IMAGE else covered[:, None])
+    return tl.where(wins, aligned, best), tl.where(wins, code, won)
+
+
 @triton.jit(do_not_specialize=["images"])
 def _respond(
     pyramid, weight, bias, output, winner, where, right_weights, below_weights, row_steps, tap_pixels, tap_channels,
     codes, images, positions, filters_per_group, channels_per_group, groups, col_step, pixel_stride, image_stride,
     padded_taps, output_stride_n, output_stride_m, output_stride_p, TAPS: tl.constexpr, LEVELS: tl.constexpr,
-    PLAIN: tl.constexpr, HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr,
-    BY_IMAGE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+    PLAIN: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr, FLIP: tl.constexpr,
+    PRECISION: tl.constexpr, BY_IMAGE: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(2)
     group, part = block % groups, block // groups  # a part of the batch has weights of its own
@@ -157,22 +179,25 @@ def _respond(
         )  # fmt: skip
         best += added[None, :]
         won = tl.zeros((BLOCK_P, BLOCK_M), dtype=tl.int32) + tl.load(codes)
+        for level in range(1, PLAIN):
+            best, won = _take_in(
+                best, won, pyramid, weight, where, right_weights, below_weights, row_steps, tap_pixels, tap_channels,
+                codes, added, start, position, valid, level, filters, live, positions, col_step, pixel_stride,
+                padded_taps, TAPS, False, VECTOR, FLIP, PRECISION, BY_IMAGE, BLOCK_P, BLOCK_M, BLOCK_K,
+            )  # fmt: skip
     else:
         best = tl.load(output + to, mask=written, other=0).to(tl.float32)
         won = tl.load(winner + at, mask=written, other=0).to(tl.int32)
     for level in range(PLAIN, LEVELS):
-        aligned, covered = _response(
-            pyramid, weight, where, right_weights, below_weights, row_steps, tap_pixels, tap_channels, start, position,
-            valid, level, filters, live, positions, col_step, pixel_stride, padded_taps, TAPS,
-            True, VECTOR, FLIP, PRECISION, BY_IMAGE, BLOCK_P, BLOCK_M, BLOCK_K,
+        best, won = _take_in(
+            best, won, pyramid, weight, where, right_weights, below_weights, row_steps, tap_pixels, tap_channels,
+            codes, added, start, position, valid, level, filters, live, positions, col_step, pixel_stride,
+            padded_taps, TAPS, True, VECTOR, FLIP, PRECISION, BY_IMAGE, BLOCK_P, BLOCK_M, BLOCK_K,
         )  # fmt: skip
-        aligned += added[None, :]
-        code = tl.load(codes + level)
-        wins = (aligned > best) | ((aligned == best) & (code < won)) | ((aligned != aligned) & (best == best))
-        wins = wins & (covered if BY_IMAGE else covered[:, None])
-        best = tl.where(wins, aligned, best)
-        won = tl.where(wins, code, won)
-    if LEVELS > PLAIN:
+    if RELU:
+        won = tl.where(best <= 0, NOBODY, won)
+        best = tl.where(best <= 0, 0, best)
+    if LEVELS > 1 or PLAIN == 0:
         tl.store(winner + at, won.to(tl.uint8), mask=written)
     tl.store(output + to, best.to(output.dtype.element_ty), mask=written)
 
@@ -187,6 +212,8 @@ def respond(
     groups: int,
     parts: int,
     blocks: Blocks | None = None,
+    *,
+    relu: bool = False,
 ) -> None:
     """Fill output and winner from the pyramids; without the identity, what is in them already competes as well.
 
@@ -198,13 +225,14 @@ def respond(
         winner: (N, positions, M), contiguous; not used by the identity alone.
         groups, parts: of the channels, and of the batch.
         blocks: rows, filters and taps at a time, warps and stages; chosen by the sizes if None.
+        relu: put out nothing below 0; where nothing is above, `NOBODY` wins.
     """
     total, _, channels = pyramid.shape
     if total == 0:
         return
     filters, per_group = output.shape[1] // groups, channels // groups
     by_image = is_by_image(pyramid)
-    blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, tables)
+    blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, tables, relu)
     block_p, block_m, block_k, warps, stages, registers = blocks
     images = total // parts
     rows = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
@@ -213,7 +241,7 @@ def respond(
         tables.where, tables.right, tables.below, tables.row_steps, tables.tap_pixels, tables.tap_channels,
         tables.codes, images, tables.positions, filters, per_group, groups, tables.col_step,
         pyramid.stride(1), pyramid.stride(0), weight.shape[1], output.stride(0), output.stride(1), output.stride(3),
-        TAPS=tables.taps, LEVELS=len(tables), PLAIN=int(tables.plain), HAS_BIAS=bias is not None,
+        TAPS=tables.taps, LEVELS=len(tables), PLAIN=tables.plain, RELU=relu, HAS_BIAS=bias is not None,
         VECTOR=access_width(pyramid, per_group, parts), FLIP=per_group == 1, PRECISION=precision(), BY_IMAGE=by_image,
         BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
@@ -236,15 +264,16 @@ def precision() -> str:
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
-def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: PatchTables) -> Blocks:
+def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: PatchTables, relu: bool) -> Blocks:
     """The fastest on an H200 for the shapes of `scaleconv bench`, and for the plain layers of the paper's networks."""
     if filters > 64:
         return 64, 256 if filters > 128 else 128, 64, 8, 2, None
     block_m = max(next_power_of_2(filters), 16)
-    if tables.alone and channels > 1:
+    if channels > 1 and not tables.interpolates:
         return 128, block_m, 32, 4, 3, None
     if dtype == torch.float32 and channels > 1:
         return 64, block_m, 32, 4, 1, 168
     if dtype == torch.float32:
-        return 64, block_m, 32 if 0 < tables.taps % 64 <= 32 else 64, 4, 1, None  # few taps beyond the last
+        block_k = 32 if 0 < tables.taps % 64 <= 32 else 64  # few taps beyond the last block
+        return 64, block_m, block_k, 8 if relu else 4, 1, None
     return 64, block_m, 64, 4, 1, 168

@@ -86,7 +86,7 @@ def _weight_grad(
             share = slope
             if SEVERAL:
                 share = tl.where(won == tl.load(codes + level), slope, 0)
-            if BY_IMAGE and INTERPOLATE:  # without, the identity alone, which covers everything
+            if BY_IMAGE and (INTERPOLATE or LEVELS > 1):  # the identity alone covers everything
                 if covered:
                     total = _product(
                         total, share, pyramid, base, down, right, weight_down, weight_right, offset,
@@ -126,8 +126,7 @@ def weight_grad(
     filters, per_group = grad.shape[2] // groups, channels // groups
     by_image = pyramid.stride(0) == grad.stride(0) == 1 < total
     padded_taps = tables.tap_pixels.shape[1]
-    interpolate = not tables.alone
-    blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, 1 if interpolate else 2)
+    blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, 1 if len(tables) > 1 else 2)
     block_p, block_m, block_k, warps, stages, registers = blocks
     images = total // parts
     rows = images * tables.positions
@@ -143,7 +142,7 @@ def weight_grad(
         tables.tap_pixels, tables.tap_channels, tables.codes, images, tables.positions, filters, per_group,
         groups, tables.col_step, *pyramid.stride(), *grad.stride(), padded_taps,
         units, cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables), SEVERAL=winner.numel() > 0,
-        INTERPOLATE=interpolate, VECTOR=vector_width(images if by_image else per_group, pyramid.dtype),
+        INTERPOLATE=tables.interpolates, VECTOR=vector_width(images if by_image else per_group, pyramid.dtype),
         PRECISION=precision(), BY_IMAGE=by_image,
         BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
