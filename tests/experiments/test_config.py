@@ -113,7 +113,7 @@ def test_scales_are_compared_without_the_test_digits():
     assert {point.settings.data.held_out for point in search.points} == {2000}
     assert replace(search.settings.data, held_out=0) == table.settings.data
     assert search.settings.network == table.settings.network
-    assert len({point.settings.network.scales for point in search.points}) == len(search.points)
+    assert len({point.settings.network for point in search.points}) == len(search.points)
 
 
 def test_both_rbms_have_as_many_recipes_to_choose_from():

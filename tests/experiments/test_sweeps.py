@@ -166,6 +166,14 @@ def test_one_point_can_be_chosen():
         experiment().at_point("maps9")
 
 
+@pytest.mark.parametrize("antialias", [False, True])
+def test_the_network_has_the_layers_its_settings_name(antialias):
+    named = {"network.antialias": antialias, "network.scales": [1, 1.5], "models": ["si_convnet"]}
+    stages = plan_runs(experiment(**named))[0].network().stages
+    assert [layer.antialias for layer in (stages.conv1, stages.conv2)] == [antialias, antialias]
+    assert stages.conv1.scales == stages.conv2.scales == (1, 1.5)
+
+
 def test_a_model_may_be_trained_by_another_procedure(tmp_path, monkeypatch):
     """What is not trained by gradient descent hands over weights and a history, and the rest is the same."""
     from scaleconv.experiments.descent import Outcome

@@ -72,12 +72,13 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of the networks, and the scales of those that have any."""
+    """Sizes of the networks, the scales of those that have any, and whether the layer smooths what it shrinks."""
 
     maps: tuple[int, ...] = (36, 64)
     kernel: int = 7
     hidden: int = 150
     scales: tuple[float, ...] = DEFAULT_SCALES
+    antialias: bool = False
 
     def __post_init__(self) -> None:
         check_scales(self.scales)

@@ -54,7 +54,8 @@ class Run:
         """Its network as it is before training, on the CPU."""
         torch.manual_seed(self.seed)
         settings = self.settings.network
-        return make_model(self.model, settings.shape(self.settings.data.size), settings.scales)
+        shape = settings.shape(self.settings.data.size)
+        return make_model(self.model, shape, settings.scales, antialias=settings.antialias)
 
 
 class Watcher(Protocol):

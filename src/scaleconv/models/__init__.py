@@ -26,12 +26,14 @@ TITLES = {
 }
 
 
-def make_model(name: str, shape: Shape = PAPER, scales: Iterable[float] = DEFAULT_SCALES) -> nn.Module:
-    """Make a network by its name in `TITLES`; `scales` matter to all but the ConvNet."""
+def make_model(
+    name: str, shape: Shape = PAPER, scales: Iterable[float] = DEFAULT_SCALES, *, antialias: bool = False
+) -> nn.Module:
+    """Make a network by its name in `TITLES`; `scales` matter to all but the ConvNet, `antialias` to the SI-ConvNet."""
     if name == "convnet":
         return ConvNet(shape=shape)
     if name == "si_convnet":
-        return ConvNet(partial(SIConv2d, scales=tuple(scales)), shape)
+        return ConvNet(partial(SIConv2d, scales=tuple(scales), antialias=antialias), shape)
     if name == "hierarchical":
         return HierarchicalConvNet(shape=shape, scales=scales)
     if name == "ensemble":
