@@ -174,6 +174,14 @@ def test_the_network_has_the_layers_its_settings_name(antialias):
     assert stages.conv1.scales == stages.conv2.scales == (1, 1.5)
 
 
+def test_the_second_layer_may_have_scales_of_its_own():
+    named = {"network.scales": [1, 1.5], "network.second_scales": [0.5, 1], "models": ["si_convnet"]}
+    stages = plan_runs(experiment(**named))[0].network().stages
+    assert (stages.conv1.scales, stages.conv2.scales) == ((1, 1.5), (0.5, 1))
+    with pytest.raises(ValueError, match="`scales` must contain 1"):
+        experiment(**named | {"network.second_scales": [0.5]})
+
+
 def test_a_model_may_be_trained_by_another_procedure(tmp_path, monkeypatch):
     """What is not trained by gradient descent hands over weights and a history, and the rest is the same."""
     from scaleconv.experiments.descent import Outcome

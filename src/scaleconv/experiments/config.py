@@ -72,16 +72,28 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of the networks, the scales of those that have any, and whether the layer smooths what it shrinks."""
+    """Sizes of the networks, and their scales.
+
+    Attributes:
+        maps: feature maps of the two stages.
+        kernel: side of the first kernel.
+        hidden: units of the fully connected layer.
+        scales: of the networks that have any.
+        second_scales: of the second layer of the SI-ConvNet, if not `scales`.
+        antialias: whether its layers smooth what they shrink.
+    """
 
     maps: tuple[int, ...] = (36, 64)
     kernel: int = 7
     hidden: int = 150
     scales: tuple[float, ...] = DEFAULT_SCALES
+    second_scales: tuple[float, ...] = ()
     antialias: bool = False
 
     def __post_init__(self) -> None:
         check_scales(self.scales)
+        if self.second_scales:
+            check_scales(self.second_scales)
         if len(self.maps) != 2 or min(self.maps) < 1:
             raise ValueError(f"`maps` must be two positive numbers, got {list(self.maps)}")
         _at_least(self, 1, "kernel", "hidden")

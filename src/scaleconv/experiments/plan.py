@@ -55,7 +55,13 @@ class Run:
         torch.manual_seed(self.seed)
         settings = self.settings.network
         shape = settings.shape(self.settings.data.size)
-        return make_model(self.model, shape, settings.scales, antialias=settings.antialias)
+        return make_model(
+            self.model,
+            shape,
+            settings.scales,
+            second_scales=settings.second_scales,
+            antialias=settings.antialias,
+        )
 
 
 class Watcher(Protocol):

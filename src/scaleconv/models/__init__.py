@@ -27,13 +27,28 @@ TITLES = {
 
 
 def make_model(
-    name: str, shape: Shape = PAPER, scales: Iterable[float] = DEFAULT_SCALES, *, antialias: bool = False
+    name: str,
+    shape: Shape = PAPER,
+    scales: Iterable[float] = DEFAULT_SCALES,
+    *,
+    second_scales: Iterable[float] = (),
+    antialias: bool = False,
 ) -> nn.Module:
-    """Make a network by its name in `TITLES`; `scales` matter to all but the ConvNet, `antialias` to the SI-ConvNet."""
+    """Make a network.
+
+    Args:
+        name: in `TITLES`.
+        shape: its sizes.
+        scales: of all networks but the ConvNet.
+        second_scales: of the second layer of the SI-ConvNet, if not `scales`.
+        antialias: whether the layers of the SI-ConvNet smooth what they shrink.
+    """
     if name == "convnet":
         return ConvNet(shape=shape)
     if name == "si_convnet":
-        return ConvNet(partial(SIConv2d, scales=tuple(scales), antialias=antialias), shape)
+        first = tuple(scales)
+        layers = [partial(SIConv2d, scales=own, antialias=antialias) for own in (first, tuple(second_scales) or first)]
+        return ConvNet(layers[0], shape, layers[1])
     if name == "hierarchical":
         return HierarchicalConvNet(shape=shape, scales=scales)
     if name == "ensemble":

@@ -44,15 +44,16 @@ class ConvNet(nn.Module):
     Args:
         conv: makes a convolution from (in_channels, out_channels, kernel_size).
         shape: the sizes.
+        second: makes the second convolution, if not `conv`.
 
     Example:
         >>> sum(parameter.numel() for parameter in ConvNet().parameters())
         147524
     """
 
-    def __init__(self, conv: Convolution = nn.Conv2d, shape: Shape = PAPER) -> None:
+    def __init__(self, conv: Convolution = nn.Conv2d, shape: Shape = PAPER, second: Convolution | None = None) -> None:
         super().__init__()
-        self.stages = make_stages(conv, shape)
+        self.stages = make_stages(conv, shape, second)
         self.classifier = make_classifier(shape.maps[1] * last_map(shape.size, shape.kernel) ** 2, shape)
         initialise(self)
 
@@ -62,14 +63,14 @@ class ConvNet(nn.Module):
         return logits
 
 
-def make_stages(conv: Convolution, shape: Shape) -> nn.Sequential:
-    """The two convolutional stages."""
+def make_stages(conv: Convolution, shape: Shape, second: Convolution | None = None) -> nn.Sequential:
+    """The two convolutional stages; `second` makes the convolution of the second, if not `conv`."""
     return nn.Sequential(
         OrderedDict(
             conv1=conv(1, shape.maps[0], shape.kernel),
             relu1=nn.ReLU(),
             pool1=nn.MaxPool2d(2, 2, ceil_mode=True),
-            conv2=conv(shape.maps[0], shape.maps[1], 5),
+            conv2=(second or conv)(shape.maps[0], shape.maps[1], 5),
             relu2=nn.ReLU(),
             pool2=nn.MaxPool2d(3, 3, ceil_mode=True),
         )

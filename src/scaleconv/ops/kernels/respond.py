@@ -275,5 +275,5 @@ def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: Patch
         return 64, block_m, 32, 4, 1, 168
     if dtype == torch.float32:
         block_k = 32 if 0 < tables.taps % 64 <= 32 else 64  # few taps beyond the last block
-        return 64, block_m, block_k, 8 if relu else 4, 1, None
+        return 64, block_m, block_k, 8 if relu and block_k == 64 and not tables.interpolates else 4, 1, None
     return 64, block_m, 64, 4, 1, 168

@@ -126,7 +126,7 @@ def weight_grad(
     filters, per_group = grad.shape[2] // groups, channels // groups
     by_image = pyramid.stride(0) == grad.stride(0) == 1 < total
     padded_taps = tables.tap_pixels.shape[1]
-    blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, 1 if len(tables) > 1 else 2)
+    blocks = blocks or choose_blocks(filters, per_group, tables.taps, pyramid.dtype, 1 if len(tables) > 1 else 2)
     block_p, block_m, block_k, warps, stages, registers = blocks
     images = total // parts
     rows = images * tables.positions
@@ -149,14 +149,14 @@ def weight_grad(
     return sums[:, :, : tables.taps].sum(0)
 
 
-def choose_blocks(filters: int, channels: int, dtype: torch.dtype, stages: int) -> Blocks:
+def choose_blocks(filters: int, channels: int, taps: int, dtype: torch.dtype, stages: int) -> Blocks:
     """The fastest on an H200 for the shapes of `scaleconv bench`; loads that need no interpolation come in advance."""
     block_m = min(max(next_power_of_2(filters), 16), 256)
     if block_m > 64:
         return 64, block_m, 128, 8, 1, None
     if block_m == 16:  # narrow ones of a single channel go wrong in 16 bits by Triton 3.6
         return 32, block_m, 128, 4, 1, None
-    if channels == 1:
+    if channels == 1 and (dtype != torch.float32 or taps <= 64):
         return (128, block_m, 64, 4, stages, None) if dtype == torch.float32 else (64, block_m, 64, 8, stages, None)
     return 64, block_m, 128, 4, stages, None
 
