@@ -11,6 +11,7 @@ from scaleconv import macs
 from scaleconv.cli import app, data_app
 from scaleconv.experiments import ITEMS, load_experiment, read_records
 from scaleconv.experiments.tables import cells, make_rows
+from scaleconv.models import TITLES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -75,5 +76,16 @@ def test_the_page_on_performance_quotes_its_records():
         plain, broad, ours = (both[shape, dtype, name, "default"] for name in ("conv2d", "conv2d_wide", "si"))
         stated = rf"\| {shape} \| {dtype} \| {ours:.2f} \| \**{ours / broad:.2f}\** \| {ours / plain:.1f} \|"
         assert re.search(stated, page)
+    networks = json.loads((bench / "h200-networks.json").read_text())
+    together = {row["model"]: row["seconds"] for row in networks["epochs"] if row["runs"] == 6}
+    for model in ("convnet", "si_convnet", "hierarchical", "ensemble"):
+        records = [record for record in read_records(ROOT / "results" / "table1") if record.model == model]
+        seconds = sum(record.seconds / record.runs_together for record in records)
+        measured = f"{700 * together[model]:.0f}" if model in together else "–"
+        assert f"| {TITLES[model]} | {seconds:.0f} | {measured} |" in page
+    steps = {(row["network"], row["dtype"]): row["step"]["median_ms"] for row in networks["steps"]}
+    for dtype in ("float32", "bfloat16"):
+        plain, converted = steps["plain", dtype], steps["converted", dtype]
+        assert f"| converted | {dtype} | {converted:.1f} | {converted / plain:.1f} |" in page
     epochs = {row["model"]: row["seconds"] for row in json.loads((bench / "cpu.json").read_text())["epochs"]}
     assert f"takes {epochs['si_convnet'] / epochs['convnet']:.1f} times as long" in " ".join(page.split())

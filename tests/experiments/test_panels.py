@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from made_records import record
-from scaleconv.experiments import load_item
+from scaleconv.experiments import figures, load_item
 from scaleconv.experiments.claims import check_claims
 from scaleconv.experiments.figures import COLOURS, draw_panels
 from scaleconv.experiments.notes import footnotes
@@ -94,6 +94,29 @@ def test_rows_are_means_deviations_and_reductions_worked_out_by_hand():
         ["mean", "7.00", "5.00", "26.7 %"],
     ]
     assert "| 9, 16 | 9.00 ± 1.41 | 6.00 | 33.3 % |" in markdown([panel])
+
+
+def test_where_a_point_is_missing_nothing_is_said_of_all():
+    some = [r for r in RECORDS["fig4a"] if (r.model, r.x) != ("si_convnet", 1.0)]
+    (panel,) = make_panels(load_item("fig4a"), some)
+    assert rows(panel)[-1] == ["mean", "7.00", "–", "–"]
+    found = claims("fig4a", some)
+    assert list(found) == ["SI-ConvNet below ConvNet at every point"]
+    assert found["SI-ConvNet below ConvNet at every point"].ours.endswith("; 1 not measured yet")
+    assert not found["SI-ConvNet below ConvNet at every point"].holds
+    ranges = [r for r in RECORDS["fig5b"] if (r.model, r.x) != ("si_convnet", 0.1)]
+    assert not any("grows" in paper for paper in claims("fig5b", ranges))
+
+
+@pytest.mark.parametrize(("label", "axis"), [("1", "x"), ("a recipe with a long name", "y")])
+def test_labels_too_long_to_stand_under_bars_stand_beside_them(label, axis):
+    records = [record("rbm", 0, 5.0, f"p{x}", float(x), label=f"{label} {x}") for x in (1, 2, 3)]
+    drawn = figures.make_figure(7, 4).add_subplot()
+    figures._bars(drawn, make_panels(load_item("recipes"), records)[0])
+    labels = [text.get_text() for text in getattr(drawn, f"get_{axis}ticklabels")()]
+    assert labels == [record.label for record in records]
+    sizes = [bar.get_width() if axis == "y" else bar.get_height() for bar in drawn.patches]
+    assert sizes == [5, 5, 5]
 
 
 def test_json_has_each_point_and_over_them_a_mean_per_repeat():

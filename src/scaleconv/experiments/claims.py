@@ -79,14 +79,16 @@ def _below(panel: Panel) -> list[Claim]:
     rows = _both(panel, lines)
     below = sum(ours < base for _, ours, base, _ in rows)
     clearly = sum(ours + spread < base for _, ours, base, spread in rows)
+    missing = len(panel.xs) - len(rows)
     text = f"below at {below} of {len(rows)}, at {clearly} with bars (± std) that do not meet"
-    return [Claim("SI-ConvNet below ConvNet at every point", text, below == len(rows))]
+    text += f"; {missing} not measured yet" if missing else ""
+    return [Claim("SI-ConvNet below ConvNet at every point", text, below == len(panel.xs))]
 
 
 def _shrinks(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
     claims, panel = _below(panels[0]), panels[0]
     lines = _lines(panel)
-    if lines and len(rows := _both(panel, lines)) > 1:
+    if lines and len(rows := _both(panel, lines)) == len(panel.xs) > 1:
         first, last = rows[0][2] - rows[0][1], rows[-1][2] - rows[-1][1]
         text = f"from {first:.2f} to {last:.2f} points"
         claims.append(Claim(f"the gap shrinks with the {panel.x}", text, abs(last) < abs(first)))
@@ -110,7 +112,7 @@ def _unfamiliar(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[C
 def _grows(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
     claims, panel = _below(panels[0]), panels[0]
     lines = _lines(panel)
-    if lines and len(rows := _both(panel, lines)) > 1:
+    if lines and len(rows := _both(panel, lines)) == len(panel.xs) > 1:
         width = rows[-1][0] - rows[0][0]
         ours, base = ((rows[-1][column] - rows[0][column]) / width for column in (1, 2))
         text = f"{ours:.2f} against {base:.2f} points per unit of half-width"

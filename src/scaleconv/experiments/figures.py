@@ -34,6 +34,7 @@ COLOURS = {
 MARKERS = {"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"}
 FORMATS = ("png", "svg")
 FEW = 20  # tests of a run
+LETTERS = 50  # that fit under an axis
 
 
 def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequence[Path]) -> None:
@@ -74,8 +75,8 @@ def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequen
 
 
 def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
-    """All panels of an item; beside one in which lines are compared, how far they lie under the baseline."""
-    compare = len(panels) == 1 and bool(panels[0].compared())
+    """All panels of an item; beside one whose curves are compared, how far they lie under the baseline."""
+    compare = len(panels) == 1 and panels[0].kind == "lines" and bool(panels[0].compared())
     count = len(panels) + compare
     columns = 4 if count > 4 else count
     figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.2 * -(-count // columns))
@@ -105,7 +106,7 @@ def _lines(axis: Any, panel: Panel) -> None:
     if panel.log_y:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("{x:g}" if _span(panel) < 20 else "")
+        axis.yaxis.set_minor_formatter("{x:g}" if _span(panel) < 20 else _two_and_five)
     else:
         axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3, which="both")
@@ -131,25 +132,35 @@ def _reductions(axis: Any, panel: Panel) -> None:
 
 
 def _bars(axis: Any, panel: Panel) -> None:
+    """Side by side; or one above the other where the labels would not fit under them."""
+    labels = _labels(panel)
+    lying = sum(map(len, labels)) > LETTERS
     width = 0.8 / len(panel.lines)
     for index, line in enumerate(panel.lines):
         found = {x: summary for x in panel.xs if (summary := line.at(x))}
         places = [panel.xs.index(x) + (index - (len(panel.lines) - 1) / 2) * width for x in found]
-        axis.bar(
+        (axis.barh if lying else axis.bar)(
             places,
             [summary.mean for summary in found.values()],
             width,
-            yerr=[summary.std or 0 for summary in found.values()],
+            **{"xerr" if lying else "yerr": [summary.std or 0 for summary in found.values()]},
             color=COLOURS[line.model],
             alpha=0.35 if line.control else 1,
             capsize=3,
             label=f"{line.title} (n = {max((summary.n for summary in found.values()), default=0)})",
         )
-    axis.set_xticks(range(len(panel.xs)), [panel.label(x) for x in panel.xs])
-    axis.set(xlabel=panel.x, ylabel=f"{panel.y}, ± std")
-    axis.grid(alpha=0.3, axis="y")
-    axis.margins(y=0.35)  # room for the legend above the bars
-    axis.legend(fontsize=8, loc="upper left", ncols=2)
+    if lying:
+        axis.set_yticks(range(len(panel.xs)), labels)
+        axis.invert_yaxis()
+        axis.set(ylabel=panel.x, xlabel=f"{panel.y}, mean ± std")
+        axis.grid(alpha=0.3, axis="x")
+        axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)  # above
+    else:
+        axis.set_xticks(range(len(panel.xs)), labels)
+        axis.set(xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
+        axis.margins(y=0.35)  # room for the legend above the bars
+        axis.grid(alpha=0.3, axis="y")
+        axis.legend(fontsize=8, loc="upper left", ncols=2)
 
 
 def _shares(axis: Any, panel: Panel) -> None:
@@ -161,7 +172,7 @@ def _shares(axis: Any, panel: Panel) -> None:
         for column, value in enumerate(values):
             colour = "white" if value > most / 2 else "black"
             axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
-    axis.set_xticks(range(len(panel.xs)), [panel.label(x) for x in panel.xs])
+    axis.set_xticks(range(len(panel.xs)), _labels(panel))
     axis.set_yticks(range(len(panel.lines)), [line.title for line in panel.lines])
     repeats = max((len(repeats) for line in panel.lines for repeats in line.values.values()), default=0)
     axis.set(xlabel=panel.x, ylabel=f"level; {panel.y}, n = {repeats}")
@@ -178,6 +189,10 @@ def _style(line: Line) -> dict[str, Any]:
     }
 
 
+def _two_and_five(value: float, _position: int) -> str:
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
+
+
 def _span(panel: Panel) -> float:
     values = [
         value for line in panel.lines for repeats in line.values.values() for value in repeats.values() if value > 0
@@ -185,11 +200,15 @@ def _span(panel: Panel) -> float:
     return max(values) / min(values) if values else 1.0
 
 
+def _labels(panel: Panel) -> list[str]:
+    return [panel.label(x) for x in panel.xs]
+
+
 def _ticks(axis: Any, panel: Panel) -> None:
     if panel.log_x:
         axis.set_xscale("log")
     if panel.labels or panel.log_x:
-        axis.set_xticks(panel.xs, [panel.label(x) for x in panel.xs], rotation=45 if panel.log_x else 0)
+        axis.set_xticks(panel.xs, _labels(panel), rotation=45 if panel.log_x else 0)
         axis.set_xticks([], minor=True)
 
 

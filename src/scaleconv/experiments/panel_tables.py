@@ -18,7 +18,7 @@ def header(panel: Panel) -> list[str]:
 
 
 def rows(panel: Panel) -> list[list[str]]:
-    """A row per x, and one for the mean over all x where lines are compared."""
+    """A row per x, and one for the mean over all x where lines are compared and have them all."""
     texts = []
     for x in panel.xs:
         found = [_text(each.at(x)) for each in panel.lines]
@@ -27,7 +27,8 @@ def rows(panel: Panel) -> list[list[str]]:
     if panel.compared():
         totals = {model: f"{summary.mean:.2f}" for model, summary in model_summaries([panel]).items()}
         means = [_percent(panel.mean_reduction(each)) for each in panel.compared()]
-        texts.append(["mean", *(totals.get(each.model, "–") for each in panel.lines), *means])
+        whole = [each.model for each in panel.lines if len(each.values) == len(panel.xs)]
+        texts.append(["mean", *(totals[each.model] if each.model in whole else "–" for each in panel.lines), *means])
     return texts
 
 

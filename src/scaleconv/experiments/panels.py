@@ -83,9 +83,9 @@ class Panel:
         return relative_reduction(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if pairs else None
 
     def mean_reduction(self, line: Line) -> float | None:
-        """The mean of the reductions over all x."""
+        """The mean of the reductions over all x; none where one is missing, since some x are harder than others."""
         found = [value for x in self.xs if (value := self.reduction(line, x)) is not None]
-        return fmean(found) if found else None
+        return fmean(found) if found and len(found) == len(self.xs) else None
 
     def compared(self) -> list[Line]:
         """The lines that are compared with the baseline."""
