@@ -3,8 +3,14 @@
 import pytest
 import torch
 
-from scaleconv.experiments import runner
+from scaleconv.experiments import descent, runner
 from scaleconv.experiments.digits import DigitStore
+
+
+@pytest.fixture(autouse=True)
+def every_checkpoint(monkeypatch):
+    """Short runs are saved as often as their settings say."""
+    monkeypatch.setattr(descent, "SECONDS_BETWEEN", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from scaleconv.experiments import load_experiment, read_records, run_experiment, runner
+from scaleconv.experiments import descent, load_experiment, read_records, run_experiment, runner
 from scaleconv.experiments.digits import DigitStore
 
 TINY = {
@@ -124,6 +124,17 @@ class StopAt:
         self.left -= 1
         if self.left == 0:
             raise Stop
+
+
+@pytest.mark.parametrize(("between", "saved"), [(0.0, [1, 2, 3]), (1000.0, [])])
+def test_a_checkpoint_waits_until_there_is_something_to_lose(tmp_path, monkeypatch, between, saved):
+    monkeypatch.setattr(descent, "SECONDS_BETWEEN", between)
+    written, write = [], descent.write_checkpoint
+    monkeypatch.setattr(
+        descent, "write_checkpoint", lambda path, state: (written.append(state.epoch), write(path, state))
+    )
+    run_experiment(experiment(models=["convnet"], folds=[0]), tmp_path / "table1-tiny")
+    assert written == saved
 
 
 def test_an_interrupted_experiment_keeps_what_is_finished_and_goes_on(finished, tmp_path):

@@ -108,6 +108,13 @@ def test_channels_last_in_channels_last_out():
     assert si_conv2d(images, weight).is_contiguous()
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_the_gradient_of_the_input_has_its_layout(memory_format):
+    images = random(2, 3, 10, 9).to(memory_format=memory_format).requires_grad_()
+    (grad,) = torch.autograd.grad(si_conv2d(images, random(4, 3, 3, 3, seed=1)).sum(), images)
+    assert grad.is_contiguous(memory_format=memory_format)
+
+
 def test_unbatched_input_is_a_batch_of_one():
     images, weight = random(3, 10, 9), random(4, 3, 3, 3, seed=1)
     output, winner = si_conv2d(images, weight, return_winner=True)

@@ -115,7 +115,7 @@ class TrainingConfig:
         bias_rate: learning rate of the biases, in units of `learning_rate`.
         precision: `float32`, or `bfloat16` for mixed precision.
         evaluate_every: epochs between two tests; the last epoch is always tested.
-        checkpoint_every: epochs between two checkpoints.
+        checkpoint_every: epochs between two checkpoints; more if they take less than five seconds.
     """
 
     epochs: int = 700

@@ -19,6 +19,8 @@ from .records import Epoch, Series
 from .together import Together
 from .training import Trainer, count_errors
 
+SECONDS_BETWEEN = 5.0  # checkpoints, at least: on a GPU ten epochs may take less time than one
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -71,6 +73,7 @@ def _descend_together(
         watcher.begin(run, len(histories[run]))
     together = Together(list(trainers.values()))
     done = len(next(iter(histories.values())))
+    saved = time.perf_counter()
     for epoch in range(done + 1, recipe.epochs + 1):
         start = time.perf_counter()
         together.epoch(epoch)
@@ -78,14 +81,16 @@ def _descend_together(
         _refuse_divergence(losses, epoch, folder)
         seconds = time.perf_counter() - start
         last = epoch == recipe.epochs
+        due = epoch % recipe.checkpoint_every == 0 and time.perf_counter() - saved >= SECONDS_BETWEEN
         for run, trainer in trainers.items():
             tested = last or epoch % recipe.evaluate_every == 0
             entry = Epoch(epoch, losses[run], _test(trainer, digits[run]) if tested else None, seconds)
             histories[run].append(entry)
-            if not last and epoch % recipe.checkpoint_every == 0:
+            if due and not last:
                 state = Checkpoint(epoch, run.identity(), histories[run], trainer.state())
                 write_checkpoint(run.checkpoint(folder), state)
             watcher.epoch(run, entry)
+        saved = time.perf_counter() if due else saved
     return {run: _outcome(trainer, histories[run], len(trainers)) for run, trainer in trainers.items()}
 
 

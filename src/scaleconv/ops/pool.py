@@ -119,6 +119,7 @@ def pool_backward(
     needed: Sequence[bool],
 ) -> list[Tensor | None]:
     """Gradients for the input, the weight and the bias, each None if it is not needed."""
+    asked = input  # in the layout of its gradient: what comes before the layer may be slow in another
     input, weight, grad = as_channels_last(input), as_channels_last(weight), as_channels_last(grad)
     totals: list[Tensor | None] = [None, None]
     if any(needed[:2]):
@@ -127,6 +128,8 @@ def pool_backward(
             share = _won(grad[level.region], winner[level.region], place)
             grads = _respond_backward(level, share, input, weight, needed[:2])
             totals = [a if b is None else b if a is None else a + b for a, b in zip(totals, grads, strict=True)]
+    if totals[0] is not None and not is_channels_last(asked):
+        totals[0] = totals[0].contiguous()
     # Whichever level won, the bias was added to it once.
     return [*totals, grad.sum((0, 2, 3)) if needed[2] else None]
 
