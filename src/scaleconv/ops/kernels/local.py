@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import trial
 from .local_tables import MOST_CHANNELS, LocalTables
 from .resample import resample
 from .respond import precision
@@ -173,7 +174,7 @@ def respond_locally(
         output: (N, M, H0, W0), of any strides whose last two dimensions can be seen as one.
         winner: (N, positions, M), contiguous; without elements if there is one level.
         parts: of the batch.
-        blocks: images, filters and taps at a time, warps and stages; chosen by the sizes if None.
+        blocks: images, filters and taps at a time, warps and stages; chosen if None.
     """
     total, height, width, channels = pixels.shape
     filters = output.shape[1]
@@ -181,17 +182,28 @@ def respond_locally(
         return
     kernels = _local_filters(weight.unflatten(0, (parts, filters)).permute(0, 3, 4, 1, 2), tables)
     images, (out_height, out_width) = total // parts, output.shape[2:]
-    block_n, block_m, block_k, warps, stages = blocks or choose_blocks(filters)
-    grid = (cdiv(images, block_n) * out_height * out_width, cdiv(filters, block_m), parts)
-    _respond[grid](
-        pixels, kernels, weight if bias is None else bias, output, winner, tables.codes, tables.first_cells,
-        tables.pitches, tables.row_low, tables.row_span, tables.row_start, tables.col_low, tables.col_span,
-        tables.col_start, images, out_height, out_width, filters, tables.cells, height * width * channels, width,
-        output.stride(0), output.stride(1), output.stride(3), CHANNELS=channels, LEVELS=len(tables),
-        STARTS_ANEW=tables.starts_anew, SEVERAL=winner.numel() > 0, HAS_BIAS=bias is not None,
-        VECTOR=vector_width(channels, pixels.dtype), PRECISION=precision(),
-        BLOCK_N=block_n, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+
+    def launch(blocks: Blocks, output: Tensor, winner: Tensor) -> Tensor:
+        block_n, block_m, block_k, warps, stages = blocks
+        grid = (cdiv(images, block_n) * out_height * out_width, cdiv(filters, block_m), parts)
+        _respond[grid](
+            pixels, kernels, weight if bias is None else bias, output, winner, tables.codes, tables.first_cells,
+            tables.pitches, tables.row_low, tables.row_span, tables.row_start, tables.col_low, tables.col_span,
+            tables.col_start, images, out_height, out_width, filters, tables.cells, height * width * channels, width,
+            output.stride(0), output.stride(1), output.stride(3), CHANNELS=channels, LEVELS=len(tables),
+            STARTS_ANEW=tables.starts_anew, SEVERAL=winner.numel() > 0, HAS_BIAS=bias is not None,
+            VECTOR=vector_width(channels, pixels.dtype), PRECISION=precision(),
+            BLOCK_N=block_n, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+        return output
+
+    if blocks is None:
+        table = choose_blocks(filters)
+        blocks = trial.choose(
+            "respond_locally", _layer(weight, tables, parts, pixels), pixels.device, table, other_blocks,
+            lambda blocks: launch(blocks, output.clone(), winner.clone()),
+        )  # fmt: skip
+    launch(blocks, output, winner)
 
 
 def add_back_locally(
@@ -211,25 +223,37 @@ def add_back_locally(
         weight: (parts · M, C, Kh, Kw)
         result: (N, H, W, C), contiguous, added to.
         parts: of the batch.
-        blocks: images, columns and filters at a time, warps and stages; chosen by the sizes if None.
+        blocks: images, columns and filters at a time, warps and stages; chosen if None.
     """
     total, height, width, channels = result.shape
     _, out_height, out_width, filters = grad.shape
     if total == 0:
         return
     kernels = _local_filters(weight.unflatten(0, (parts, filters)).permute(0, 3, 4, 2, 1), tables)
-    block_n, block_x, block_m, warps, stages = blocks or choose_back_blocks(filters)
-    images, together = total // parts, max(1, min(block_x // channels, width))
-    grid = (cdiv(images, block_n) * height, cdiv(width, together), parts)
-    _back[grid](
-        grad, winner, kernels, result, tables.codes, tables.first_cells, tables.pitches,
-        tables.row_low, tables.row_span, tables.row_start, tables.col_low, tables.col_span, tables.col_start,
-        tables.row_first, tables.row_last, tables.col_first, tables.col_last,
-        images, out_height, out_width, filters, tables.cells, HEIGHT=height, WIDTH=width, CHANNELS=channels,
-        LEVELS=len(tables), SEVERAL=winner.numel() > 0, VECTOR=vector_width(filters, grad.dtype),
-        PRECISION=precision(), PIXELS=together, BLOCK_N=block_n, BLOCK_X=block_x, BLOCK_M=block_m,
-        num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    images = total // parts
+
+    def launch(blocks: Blocks, result: Tensor) -> Tensor:
+        block_n, block_x, block_m, warps, stages = blocks
+        together = max(1, min(block_x // channels, width))
+        grid = (cdiv(images, block_n) * height, cdiv(width, together), parts)
+        _back[grid](
+            grad, winner, kernels, result, tables.codes, tables.first_cells, tables.pitches,
+            tables.row_low, tables.row_span, tables.row_start, tables.col_low, tables.col_span, tables.col_start,
+            tables.row_first, tables.row_last, tables.col_first, tables.col_last,
+            images, out_height, out_width, filters, tables.cells, HEIGHT=height, WIDTH=width, CHANNELS=channels,
+            LEVELS=len(tables), SEVERAL=winner.numel() > 0, VECTOR=vector_width(filters, grad.dtype),
+            PRECISION=precision(), PIXELS=together, BLOCK_N=block_n, BLOCK_X=block_x, BLOCK_M=block_m,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+        return result
+
+    if blocks is None:
+        table = choose_back_blocks(filters)
+        blocks = trial.choose(
+            "add_back_locally", _layer(weight, tables, parts, grad), grad.device, table, other_back_blocks,
+            lambda blocks: launch(blocks, torch.zeros_like(result)),
+        )  # fmt: skip
+    launch(blocks, result)
 
 
 def _local_filters(filters: Tensor, tables: LocalTables) -> Tensor:
@@ -248,6 +272,11 @@ def _local_filters(filters: Tensor, tables: LocalTables) -> Tensor:
     return kernels
 
 
+def _layer(weight: Tensor, tables: LocalTables, parts: int, pixels: Tensor) -> tuple[object, ...]:
+    """All that the speed of a kernel depends on but the batch size."""
+    return (*weight.shape, *pixels.shape[1:3], parts, len(tables), tables.cells, pixels.dtype, precision())
+
+
 def choose_blocks(filters: int) -> Blocks:
     """The fastest on an H200 for the second layer of the paper's network, in float32 and bfloat16."""
     block_m = min(max(next_power_of_2(filters), 16), 128)
@@ -256,3 +285,14 @@ def choose_blocks(filters: int) -> Blocks:
 
 def choose_back_blocks(filters: int) -> Blocks:
     return 64, MOST_CHANNELS, min(max(next_power_of_2(filters), 16), 64), 4, 1
+
+
+def other_blocks(table: Blocks) -> list[Blocks]:
+    """What else may be fast, for as many filters at a time."""
+    sizes = ((64, 32, 4, 3), (64, 64, 4, 2), (128, 32, 4, 2), (128, 32, 8, 3), (128, 64, 4, 2), (128, 64, 8, 2))
+    return [(images, table[1], taps, warps, stages) for images, taps, warps, stages in sizes]
+
+
+def other_back_blocks(table: Blocks) -> list[Blocks]:
+    sizes = ((64, 4, 2), (64, 4, 3), (64, 8, 1), (128, 4, 1), (128, 4, 2), (128, 8, 1), (128, 8, 2))
+    return [(images, *table[1:3], warps, stages) for images, warps, stages in sizes]

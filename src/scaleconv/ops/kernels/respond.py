@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import trial
 from .patch_tables import PatchTables
 from .sizes import cdiv, next_power_of_2, vector_width
 
@@ -224,7 +225,7 @@ def respond(
         output: (N, M, H0, W0), of any strides whose last two dimensions can be seen as one.
         winner: (N, positions, M), contiguous; not used by the identity alone.
         groups, parts: of the channels, and of the batch.
-        blocks: rows, filters and taps at a time, warps and stages; chosen by the sizes if None.
+        blocks: rows, filters and taps at a time, warps, stages and registers; chosen if None.
         relu: put out nothing below 0; where nothing is above, `NOBODY` wins.
     """
     total, _, channels = pyramid.shape
@@ -232,19 +233,34 @@ def respond(
         return
     filters, per_group = output.shape[1] // groups, channels // groups
     by_image = is_by_image(pyramid)
-    blocks = blocks or choose_blocks(filters, per_group, pyramid.dtype, tables, relu)
-    block_p, block_m, block_k, warps, stages, registers = blocks
     images = total // parts
-    rows = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
-    _respond[rows, cdiv(filters, block_m), groups * parts](
-        pyramid, weight, weight if bias is None else bias, output, winner,
-        tables.where, tables.right, tables.below, tables.row_steps, tables.tap_pixels, tables.tap_channels,
-        tables.codes, images, tables.positions, filters, per_group, groups, tables.col_step,
-        pyramid.stride(1), pyramid.stride(0), weight.shape[1], output.stride(0), output.stride(1), output.stride(3),
-        TAPS=tables.taps, LEVELS=len(tables), PLAIN=tables.plain, RELU=relu, HAS_BIAS=bias is not None,
-        VECTOR=access_width(pyramid, per_group, parts), FLIP=per_group == 1, PRECISION=precision(), BY_IMAGE=by_image,
-        BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
-    )  # fmt: skip
+
+    def launch(blocks: Blocks, output: Tensor, winner: Tensor) -> Tensor:
+        block_p, block_m, block_k, warps, stages, registers = blocks
+        rows = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
+        _respond[rows, cdiv(filters, block_m), groups * parts](
+            pyramid, weight, weight if bias is None else bias, output, winner,
+            tables.where, tables.right, tables.below, tables.row_steps, tables.tap_pixels, tables.tap_channels,
+            tables.codes, images, tables.positions, filters, per_group, groups, tables.col_step, pyramid.stride(1),
+            pyramid.stride(0), weight.shape[1], output.stride(0), output.stride(1), output.stride(3),
+            TAPS=tables.taps, LEVELS=len(tables), PLAIN=tables.plain, RELU=relu, HAS_BIAS=bias is not None,
+            VECTOR=access_width(pyramid, per_group, parts), FLIP=per_group == 1, PRECISION=precision(),
+            BY_IMAGE=by_image, BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k,
+            num_warps=warps, num_stages=stages, maxnreg=registers,
+        )  # fmt: skip
+        return output
+
+    if blocks is None:
+        layer = (
+            filters, per_group, groups, parts, tables.taps, len(tables), tables.plain, tables.positions, relu, by_image,
+            pyramid.dtype, precision(),
+        )  # fmt: skip
+        table = choose_blocks(filters, per_group, pyramid.dtype, tables, relu)
+        blocks = trial.choose(
+            "respond", layer, pyramid.device, table, other_blocks,
+            lambda blocks: launch(blocks, output.clone(), winner.clone()),
+        )  # fmt: skip
+    launch(blocks, output, winner)
 
 
 def is_by_image(pyramid: Tensor) -> bool:
@@ -277,3 +293,17 @@ def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: Patch
         block_k = 32 if 0 < tables.taps % 64 <= 32 else 64  # few taps beyond the last block
         return 64, block_m, block_k, 8 if relu and block_k == 64 and not tables.interpolates else 4, 1, None
     return 64, block_m, 64, 4, 1, 168
+
+
+def other_blocks(table: Blocks) -> list[Blocks]:
+    """What else may be fast, for as many filters at a time."""
+    sizes = (
+        (64, 32, 4, 1),
+        (64, 64, 4, 1),
+        (64, 64, 8, 1),
+        (64, 32, 4, 3),
+        (128, 32, 4, 3),
+        (128, 64, 8, 2),
+        (256, 32, 8, 3),
+    )
+    return [(rows, table[1], taps, warps, stages, None) for rows, taps, warps, stages in sizes]

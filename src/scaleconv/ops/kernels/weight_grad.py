@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import trial
 from .patch_tables import PatchTables
 from .respond import Blocks, find, patches, precision, tap_offsets, taps_at
 from .sizes import cdiv, next_power_of_2, vector_width
@@ -119,34 +120,43 @@ def weight_grad(
         grad: (N, positions, M), of the same kind.
         winner: the same; without elements if there is one level.
         groups, parts: of the channels, and of the batch.
-        blocks: positions, filters and taps at a time, warps and stages.
+        blocks: positions, filters and taps at a time, warps, stages and registers; chosen if None.
         splits: programs that share the positions.
     """
     total, _, channels = pyramid.shape
     filters, per_group = grad.shape[2] // groups, channels // groups
     by_image = pyramid.stride(0) == grad.stride(0) == 1 < total
     padded_taps = tables.tap_pixels.shape[1]
-    blocks = blocks or choose_blocks(filters, per_group, tables.taps, pyramid.dtype, 1 if len(tables) > 1 else 2)
-    block_p, block_m, block_k, warps, stages, registers = blocks
     images = total // parts
-    rows = images * tables.positions
-    units = cdiv(images, block_p) * tables.positions if by_image else cdiv(rows, block_p)
-    tiles = cdiv(tables.taps, block_k) * cdiv(filters, block_m) * groups * parts
-    splits = splits or choose_splits(units, tiles)
     if total == 0:
         return pyramid.new_zeros((parts * groups * filters, tables.taps), dtype=torch.float32)
-    sums = pyramid.new_empty((splits, parts * groups * filters, padded_taps), dtype=torch.float32)
-    grid = (cdiv(tables.taps, block_k), cdiv(filters, block_m), groups * parts * splits)
-    _weight_grad[grid](
-        pyramid, grad, winner, sums, tables.where, tables.right, tables.below, tables.row_steps,
-        tables.tap_pixels, tables.tap_channels, tables.codes, images, tables.positions, filters, per_group,
-        groups, tables.col_step, *pyramid.stride(), *grad.stride(), padded_taps,
-        units, cdiv(units, splits), splits, TAPS=tables.taps, LEVELS=len(tables), SEVERAL=winner.numel() > 0,
-        INTERPOLATE=tables.interpolates, VECTOR=vector_width(images if by_image else per_group, pyramid.dtype),
-        PRECISION=precision(), BY_IMAGE=by_image,
-        BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages, maxnreg=registers,
-    )  # fmt: skip
-    return sums[:, :, : tables.taps].sum(0)
+
+    def launch(blocks: Blocks) -> Tensor:
+        block_p, block_m, block_k, warps, stages, registers = blocks
+        units = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
+        tiles = cdiv(tables.taps, block_k) * cdiv(filters, block_m) * groups * parts
+        shares = splits or choose_splits(units, tiles)
+        sums = pyramid.new_empty((shares, parts * groups * filters, padded_taps), dtype=torch.float32)
+        grid = (cdiv(tables.taps, block_k), cdiv(filters, block_m), groups * parts * shares)
+        _weight_grad[grid](
+            pyramid, grad, winner, sums, tables.where, tables.right, tables.below, tables.row_steps,
+            tables.tap_pixels, tables.tap_channels, tables.codes, images, tables.positions, filters, per_group,
+            groups, tables.col_step, *pyramid.stride(), *grad.stride(), padded_taps,
+            units, cdiv(units, shares), shares, TAPS=tables.taps, LEVELS=len(tables), SEVERAL=winner.numel() > 0,
+            INTERPOLATE=tables.interpolates, VECTOR=vector_width(images if by_image else per_group, pyramid.dtype),
+            PRECISION=precision(), BY_IMAGE=by_image, BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k,
+            num_warps=warps, num_stages=stages, maxnreg=registers,
+        )  # fmt: skip
+        return sums[:, :, : tables.taps].sum(0)
+
+    if blocks is None:
+        layer = (
+            filters, per_group, groups, parts, tables.taps, len(tables), tables.plain, tables.positions, by_image,
+            pyramid.dtype, precision(),
+        )  # fmt: skip
+        table = choose_blocks(filters, per_group, tables.taps, pyramid.dtype, 1 if len(tables) > 1 else 2)
+        blocks = trial.choose("weight_grad", layer, pyramid.device, table, other_blocks, launch)
+    return launch(blocks)
 
 
 def choose_blocks(filters: int, channels: int, taps: int, dtype: torch.dtype, stages: int) -> Blocks:
@@ -159,6 +169,20 @@ def choose_blocks(filters: int, channels: int, taps: int, dtype: torch.dtype, st
     if channels == 1 and (dtype != torch.float32 or taps <= 64):
         return (128, block_m, 64, 4, stages, None) if dtype == torch.float32 else (64, block_m, 64, 8, stages, None)
     return 64, block_m, 128, 4, stages, None
+
+
+def other_blocks(table: Blocks) -> list[Blocks]:
+    """What else may be fast, for as many filters at a time."""
+    sizes = (
+        (32, 128, 4, 1),
+        (64, 64, 4, 1),
+        (64, 64, 4, 3),
+        (64, 128, 4, 1),
+        (64, 128, 8, 2),
+        (128, 64, 4, 1),
+        (128, 64, 8, 1),
+    )
+    return [(rows, table[1], taps, warps, stages, None) for rows, taps, warps, stages in sizes]
 
 
 def choose_splits(units: int, tiles: int) -> int:

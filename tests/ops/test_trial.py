@@ -1,0 +1,189 @@
+"""Block sizes by trial: only where they are asked for, once for a layer, and never for a wrong result."""
+
+import json
+
+import pytest
+import torch
+
+from kernel_calls import by_kernels, leaves_of, random
+from tolerance import assert_close
+
+pytest.importorskip("triton")
+from triton.errors import TritonError
+
+from scaleconv.ops import fused
+from scaleconv.ops.cache import BoundedCache
+from scaleconv.ops.kernels import call as call_module
+from scaleconv.ops.kernels import trial
+
+CALL = {"scales": (1.0, 1.5)}
+SHAPES = ((3, 2, 8, 7), (4, 2, 3, 3))
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path, monkeypatch):
+    """The file that is written, in place of the user's."""
+    path = tmp_path / "cache" / "blocks.json"
+    monkeypatch.setattr(trial, "file", lambda: path)
+    monkeypatch.setattr(trial, "_found", {})
+    return path
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """The tables' blocks of every trial; each ends with the first of the others that works."""
+    tables = []
+
+    def first(table, others, attempt):
+        tables.append(table)
+        assert attempt(table).isfinite().all()
+        return next(blocks for blocks in others if blocks != table)
+
+    monkeypatch.setattr(trial, "fastest", first)
+    return tables
+
+
+def train(leaves, images=None):
+    leaves = leaves if images is None else [leaves[0].detach()[:images].requires_grad_(), *leaves[1:]]
+    output = by_kernels(leaves, CALL)
+    return [output, *torch.autograd.grad(output, leaves, random(*output.shape, seed=9))]
+
+
+def test_nothing_is_tried_unless_asked_for(tried, kept):
+    train(leaves_of(*SHAPES))
+    assert not tried
+    assert not kept.exists()
+
+
+@pytest.mark.usefixtures("asked")
+def test_each_kernel_of_a_layer_is_tried_once_whatever_the_batch(tried, kept, whole_float32):
+    leaves = leaves_of(*SHAPES)
+    torch.backends.cudnn.benchmark = False
+    expected = train(leaves)
+    torch.backends.cudnn.benchmark = True
+    for got, true in zip(train(leaves), expected, strict=True):
+        assert_close(got.cpu().double(), true.cpu().double(), torch.float32)
+    assert len(tried) == 2  # forward, and the gradient of the weight
+    train(leaves, images=2)
+    assert len(tried) == 2
+    found = json.loads(kept.read_text())
+    assert [key.split()[0] for key in found] == ["respond", "weight_grad"]
+
+
+@pytest.mark.usefixtures("asked", "local_filters")
+def test_so_are_the_kernels_of_local_filters(tried, kept, whole_float32):
+    leaves = leaves_of(*SHAPES)
+    got = train(leaves)
+    kernels = {key.split()[0] for key in json.loads(kept.read_text())}
+    assert kernels == {"add_back_locally", "respond_locally", "weight_grad"}
+    torch.backends.cudnn.benchmark = False
+    for mine, true in zip(got, train(leaves), strict=True):
+        assert_close(mine.cpu().double(), true.cpu().double(), torch.float32)
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_trial_leaves_no_trace_where_levels_compete_with_what_is_there(monkeypatch):
+    """The identity is taken whole, so that the kernel starts from responses, which a wrong trial could raise."""
+    monkeypatch.setattr(call_module, "prefers_direct", lambda _, level: level.scale == 1)
+    monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
+    monkeypatch.setattr(trial, "fastest", lambda table, others, attempt: (attempt(table).fill_(9), table)[1])
+    leaves = leaves_of(*SHAPES)
+    got = by_kernels(leaves, CALL)
+    torch.backends.cudnn.benchmark = False
+    assert torch.equal(got, by_kernels(leaves, CALL))
+
+
+@pytest.mark.usefixtures("asked")
+def test_another_process_knows_what_was_found(tried, kept, monkeypatch):
+    train(leaves_of(*SHAPES))
+    monkeypatch.setattr(trial, "_found", {})
+    train(leaves_of(*SHAPES))
+    assert len(tried) == 2
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("damage", ["{", "[]"])
+def test_a_damaged_file_is_made_again(tried, kept, damage):
+    kept.parent.mkdir()
+    kept.write_text(damage)
+    train(leaves_of(*SHAPES))
+    assert len(json.loads(kept.read_text())) == len(tried) == 2
+
+
+@pytest.mark.usefixtures("asked")
+def test_without_a_place_to_write_the_process_remembers(tried, kept):
+    kept.parent.write_text("a file where the directory should be")
+    train(leaves_of(*SHAPES))
+    train(leaves_of(*SHAPES))
+    assert len(tried) == 2
+    assert not list(kept.parent.parent.glob("*.part"))
+
+
+@pytest.mark.usefixtures("asked")
+def test_deterministic_algorithms_are_those_of_the_tables(tried):
+    torch.use_deterministic_algorithms(True)
+    try:
+        train(leaves_of(*SHAPES))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not tried
+
+
+@pytest.mark.usefixtures("asked")
+def test_nothing_is_tried_while_a_graph_is_captured(tried, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(trial, "_name", str)
+    table = (64, 4)
+    assert trial.choose("kernel", (1,), torch.device("cuda"), table, lambda _: [(32, 4)], torch.zeros) == table
+    assert not tried
+
+
+TABLE, RIGHT, CLOSE, WRONG, BROKEN, NOTHING = (1,), (2,), (3,), (4,), (5,), (6,)
+TIMES = {TABLE: 100.0, RIGHT: 90.0, CLOSE: 98.0, WRONG: 10.0, NOTHING: 10.0}
+
+
+@pytest.mark.parametrize(
+    ("others", "best"),
+    [
+        ([RIGHT, CLOSE], RIGHT),
+        ([CLOSE], TABLE),  # not enough to leave what is known
+        ([WRONG, RIGHT], RIGHT),
+        ([BROKEN, NOTHING], TABLE),
+        ([TABLE], TABLE),
+    ],
+)
+def test_the_fastest_that_is_right_is_taken(others, best, monkeypatch):
+    launched = []
+
+    def attempt(blocks):
+        launched.append(blocks)
+        if blocks == BROKEN:
+            raise TritonError("out of resources")
+        result = torch.tensor([1.0, -2.0, torch.nan])
+        return result * {WRONG: 1.1, NOTHING: torch.nan}.get(blocks, 1 + 1e-3)
+
+    def milliseconds(call, device):
+        call()
+        return TIMES[launched[-1]]
+
+    monkeypatch.setattr(trial, "_milliseconds", milliseconds)
+    assert trial.fastest(TABLE, others, attempt) == best
+
+
+def test_every_alternative_gives_the_same(whole_float32, monkeypatch):
+    leaves, expected = leaves_of((2, 1, 5, 6), (3, 1, 3, 3)), None
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(fused, "SIDE_BY_SIDE", 1)
+    for index in (0, 1, 7):
+        monkeypatch.setattr(trial, "_found", {})
+        monkeypatch.setattr(trial, "_read", dict)
+        monkeypatch.setattr(trial, "fastest", lambda table, others, _, at=index: [table, *others][min(at, len(others))])
+        got = train(leaves)
+        expected = expected or got
+        for mine, true in zip(got, expected, strict=True):
+            assert_close(mine.cpu().double(), true.cpu().double(), torch.float32)
