@@ -91,3 +91,14 @@ def test_on_a_gpu_runs_are_trained_together_in_whole_epochs():
     assert [row.runs for row in rows] == [1, 1, 1, 6, 6, 6]
     assert not any(row.partial for row in rows)
     assert torch.get_float32_matmul_precision() == precision
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_step_may_be_a_graph(monkeypatch):
+    monkeypatch.setattr(networks, "RESNET_IMAGES", (2, 64))
+    steps, capture = [], networks.captured
+    monkeypatch.setattr(networks, "captured", lambda step: (steps.append(step), capture(step))[1])
+    rows = measure_steps(make_settings("cuda", repeats=1, dtypes="float32", graph=True), lambda _: None)
+    assert [row.network for row in rows] == ["plain", "converted"]
+    assert len(steps) == 2
+    assert all(p.isfinite().all() for step in steps for p in step.network.parameters())

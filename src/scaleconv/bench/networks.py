@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..experiments.capture import captured
 from ..experiments.config import DataConfig, NetworkConfig, TrainingConfig
 from ..experiments.together import Together
 from ..experiments.training import Trainer
@@ -127,7 +128,7 @@ def measure_steps(settings: Settings, tick: Tick) -> list[StepRow]:
             for name, make in makers.items():
                 memory[name] = _peak(_Step(make(), batch, size, dtype, layout, settings.device))
             steps = {name: _Step(make(), batch, size, dtype, layout, settings.device) for name, make in makers.items()}
-            works = {name: repeated(step) for name, step in steps.items()}
+            works = {name: repeated(captured(step) if settings.graph else step) for name, step in steps.items()}
             times = time_in_turns(works, settings.device, settings.repeats, lambda: tick("ResNet-18"))
             rows += [StepRow(name, dtype, layout, batch, size, times[name], memory[name]) for name in makers]
     return rows
