@@ -15,7 +15,7 @@ test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 reproduce: install
 	$(BIN)/scaleconv reproduce table1 --preset quick
