@@ -65,10 +65,12 @@ def test_two_threads_that_make_the_same_value_count_it_once():
 def test_levels_are_made_once_and_weigh_what_their_matrices_weigh():
     made = levels(9)
     assert levels(9) is made
-    assert LEVEL_MAPS.nbytes == 4 * (7 * 3 * 9 + 6 * 3 * 8)  # patches at 7 × 6 outputs, kernel 3, of 9 × 8 pixels
+    assert LEVEL_MAPS.nbytes == 4 * (
+        (2 * 6 + 3) * 9 + (2 * 5 + 3) * 8
+    )  # what 7 × 6 outputs meet, kernel 3, of 9 × 8 pixels
     direct = levels(9, scales=(1, 0.7))[1]
     assert [tuple(matrix.shape) for matrix in direct.sample + direct.align] == [(6, 9), (5, 8), (5, 4), (4, 3)]
-    assert LEVEL_MAPS.nbytes == 4 * (333 + 6 * 9 + 5 * 8 + 5 * 4 + 4 * 3)
+    assert LEVEL_MAPS.nbytes == 4 * (239 + 6 * 9 + 5 * 8 + 5 * 4 + 4 * 3)
 
 
 def test_both_caches_are_bounded(monkeypatch):

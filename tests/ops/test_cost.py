@@ -52,3 +52,9 @@ def test_scale_one_alone_costs_one_conv2d():
     cost = macs((2, 3, 8, 8), (4, 3, 3, 3), scales=(1,))
     assert cost.direct == cost.patches == cost.chosen == cost.conv2d
     assert cost.conv2d.resampling == 0
+
+
+def test_a_whole_scale_costs_one_convolution_of_what_the_outputs_meet():
+    """4 × 4 outputs, 2 · 2 rows apart: 4·3 + 3 = 15 rows; rows first, C·15·W·(H + 15)."""
+    cost = macs((1, 1, 9, 9), (2, 1, 3, 3), 2, scales=(1, 2))
+    assert (cost.chosen.convolution, cost.chosen.resampling) == (2 * (16 * 2 * 9), 15 * 9 * (9 + 15))

@@ -94,3 +94,18 @@ def test_axes_are_planned_apart():
     assert (level.height.size, level.width.size) == (16, 22)
     assert (level.height.response_size, level.width.response_size) == (14, 11)
     assert (plan.height.output_size, plan.width.output_size) == (6, 5)
+
+
+@pytest.mark.parametrize(
+    ("on", "scale", "step"),
+    [
+        (axis(8, kernel=3), 2, 2),  # targets 1.5, 3.5, …
+        (axis(8, kernel=3, stride=2, dilation=2), 3, 3),  # targets 2.5, 5.5
+        (axis(8, kernel=3), 1.5, 0),
+        (axis(5, kernel=3, padding=(2, 2)), 2, 0),  # targets −0.5 … 11.5, where there are 12 responses
+        (axis(5, kernel=2, padding=(1, 1)), 2, 2),  # targets 0, 2, … 10 of 11
+        (axis(5, kernel=5), 2.5, 1),  # a single one
+    ],
+)
+def test_targets_that_lie_evenly_within_the_responses_have_a_step(on, scale, step):
+    assert on.level(scale).step == step

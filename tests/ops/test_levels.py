@@ -1,4 +1,4 @@
-"""Which of the two orders each level takes, against operation counts done by hand, and the matrices that follow."""
+"""Which order each level takes, against operation counts done by hand, and the matrices that follow."""
 
 import pytest
 import torch
@@ -8,16 +8,18 @@ from scaleconv.ops.pool import as_channels_last
 from scaleconv.ops.resample import SIDE_BY_SIDE, gather_patches, resample, spread_patches
 from scaleconv.ops.signature import make_signature
 
-PATCHES, DIRECT = "patches", "direct"
+PATCHES, DIRECT, STRIDED = "patches", "direct", "strided"
 
 # Operations at one level: direct = convolution + C·h·W·(H + w) + M·H0·w'·(h' + W0), patches = convolution
 # + C·(H0·K)·W·(H + W0·K), where H0 × W0 are the covered outputs and h × w, h' × w' the level and its responses.
 CASES = {
-    # scale 2: 24, 20 and 8; direct 400·75 + 24·12·36 + 3·8·20·28 = 53808, patches 64·75 + 40·12·52 = 29760
+    # scale 1.9: 22, 18 and 8; direct 324·75 + 22·12·34 + 3·8·18·26 = 44508, patches 64·75 + 40·12·52 = 29760
     # scale ½: 6, 2 and 4; direct 4·75 + 6·12·18 + 3·4·2·6 = 1740, patches 16·75 + 20·12·32 = 8880
-    "enlarged by patches, shrunk directly": ((1, 12, 12), (3, 1, 5, 5), (0.5, 1, 2), {0.5: DIRECT, 2: PATCHES}),
-    # direct 400·25 + 24·12·36 + 8·20·28 = 24848, patches 64·25 + 40·12·52 = 26560, though it convolves a sixth of it
-    "one map: gathering costs more than it saves": ((1, 12, 12), (1, 1, 5, 5), (1, 2), {2: DIRECT}),
+    "enlarged by patches, shrunk directly": ((1, 12, 12), (3, 1, 5, 5), (0.5, 1, 1.9), {0.5: DIRECT, 1.9: PATCHES}),
+    # direct 324·25 + 22·12·34 + 8·18·26 = 20820, patches 64·25 + 40·12·52 = 26560, though it convolves a fifth of it
+    "one map: gathering costs more than it saves": ((1, 12, 12), (1, 1, 5, 5), (1, 1.9), {1.9: DIRECT}),
+    # the outputs lie 2 responses apart and meet 2·7 + 5 = 19 rows: 64·75 + 19·12·31 = 11868; 3: 26 rows
+    "whole numbers by strides": ((1, 12, 12), (3, 1, 5, 5), (2, 1, 3), {2: STRIDED, 3: STRIDED}),
     # 9, 9 and 10; direct 81·4 + 9·10·19 + 4·10·9·19 = 8874, patches 100·4 + 10·10·20 = 2400, though it convolves more
     "many maps: aligning costs more than it saves": ((1, 10, 10), (4, 1, 1, 1), (1, 0.9), {0.9: PATCHES}),
 }
@@ -37,6 +39,9 @@ def test_the_order_with_fewer_operations_is_taken(image, weight, scales, orders)
         elif orders[scale] == PATCHES:
             assert [len(matrix) for matrix in level.sample] == [covered[0] * kernel[0], covered[1] * kernel[1]]
             assert (level.taps, level.align, level.convolution) == ((), (), Convolution(stride=kernel))
+        elif orders[scale] == STRIDED:
+            assert [len(matrix) for matrix in level.sample] == [{2: 19, 3: 26}[scale]] * 2
+            assert (level.taps, level.align, level.convolution) == ((), (), Convolution(stride=(scale, scale)))
         else:
             assert [len(matrix) for matrix in level.sample] == [int(scale * n) for n in image[1:]]
             assert [len(matrix) for matrix in level.align] == covered
@@ -46,7 +51,7 @@ def test_the_order_with_fewer_operations_is_taken(image, weight, scales, orders)
 @pytest.mark.parametrize(("channels", "groups"), [(SIDE_BY_SIDE - 1, 1), (SIDE_BY_SIDE, 1), (SIDE_BY_SIDE, 2)])
 def test_taps_become_channels_where_channels_are_many_and_not_grouped(channels, groups):
     weight = (4, channels // groups, 3, 2)
-    signature = make_signature((channels, 9, 8), weight, 1, 0, 1, groups, (1, 2))
+    signature = make_signature((channels, 9, 8), weight, 1, 0, 1, groups, (1, 1.9))
     level = level_maps(signature, False, torch.float32, torch.device("cpu"))[1]
     if channels == SIDE_BY_SIDE and groups == 1:
         assert (level.taps, level.convolution) == ((3, 2), Convolution(stride=(1, 1)))

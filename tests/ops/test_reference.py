@@ -58,7 +58,12 @@ def calls(draw):
     padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) if kind == "numbers" else kind
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight_shape[2:], strict=True)]
     size = [draw(st.integers(n + 1, n + 6)) for n in reach]
-    other = st.one_of(st.floats(0.2, 0.4), st.floats(0.4, 0.99), st.floats(1.01, 4 if max(size) < 10 else 2))
+    other = st.one_of(
+        st.floats(0.2, 0.4),
+        st.floats(0.4, 0.99),
+        st.floats(1.01, 4 if max(size) < 10 else 2),
+        st.sampled_from([2.0, 3.0]),
+    )
     scales = draw(st.permutations([1.0, *draw(st.lists(other, min_size=1, max_size=3, unique=True))]))
     input_shape = (draw(st.integers(1, 2)), groups * weight_shape[1], *size)
     return input_shape, weight_shape, stride, padding, dilation, groups, tuple(scales), draw(st.booleans())
@@ -73,17 +78,20 @@ def test_agrees_with_the_loop_reference():
         assert_loops_agree(*call, seed=seed)
         signature = make_signature(*call[:-1])
         levels = [level for level in signature.plan.levels if level.scale != 1]
-        orders = {prefers_patches(signature, level) for level in levels}
+        orders = {prefers_patches(signature, level) for level in levels if not level.regular}
         seen["compared"] += bool(levels)
         seen["by patches"] += True in orders
         seen["directly"] += False in orders
+        seen["by strides"] += any(level.regular for level in levels)
+        seen["past the edge"] += any(level.scale in (2, 3) and not level.regular for level in levels)
         seen["too small"] += len(levels) + 1 < len(signature.scales)
         seen["shrunk below 0.4"] += any(level.scale < 0.4 for level in levels)
         seen["enlarged by three"] += any(level.scale > 3 for level in levels)
 
     agree()
     assert seen["compared"] >= 200
-    assert min(seen["by patches"], seen["directly"]) >= 60, seen
+    assert min(seen["by patches"], seen["directly"], seen["by strides"]) >= 60, seen
+    assert seen["past the edge"] >= 5, seen
     assert min(seen["too small"], seen["shrunk below 0.4"], seen["enlarged by three"]) >= 10, seen
 
 

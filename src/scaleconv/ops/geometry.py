@@ -30,6 +30,17 @@ class AxisLevel:
     covered: tuple[int, int]
     targets: tuple[float, ...]
 
+    @property
+    def step(self) -> int:
+        """How many responses lie between the targets of neighbours; 0 if no whole number, or one reads past the edge.
+
+        It is the scale where that is a whole number.
+        """
+        first, last = self.targets[0], self.targets[-1]
+        step = round((last - first) / (len(self.targets) - 1)) if len(self.targets) > 1 else 1
+        even = all(abs(v - first - step * place) < SLACK for place, v in enumerate(self.targets))
+        return step if even and first >= 0 and last <= self.response_size - 1 else 0
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -84,6 +95,11 @@ class Level:
     wins_ties: bool
     height: AxisLevel
     width: AxisLevel
+
+    @property
+    def regular(self) -> bool:
+        """Whether all outputs read between responses alike, so that a convolution with a stride meets them all."""
+        return self.scale > 1 and self.height.step > 0 and self.width.step > 0
 
 
 @dataclass(frozen=True)

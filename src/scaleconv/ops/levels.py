@@ -1,10 +1,11 @@
 """The levels of a call as linear maps: sample the input, convolve, align. Matrices are made once and cached.
 
-Three kinds of level share this one form. The identity convolves the input as it is. A level in the direct order is
+Four kinds of level share this one form. The identity convolves the input as it is. A level in the direct order is
 sampled by T_s, convolved whole and aligned, as in the paper. A level in the patches order is sampled straight into the
 interpolated patches that the kernel meets at the covered outputs, and nothing is left to align. With few channels they
 lie side by side, and the convolution's stride is the kernel's size. With many, the taps become channels and the kernel
-1×1, whose gradients a CPU computes faster. All are exact; the cheaper order is chosen.
+1×1, whose gradients a CPU computes faster. Where the scale is a whole number, the outputs lie that many responses
+apart, and a convolution with a stride meets them alone. All are exact; the cheapest order is chosen.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .cache import BoundedCache
 from .cost import prefers_patches
 from .geometry import Level
-from .resample import SIDE_BY_SIDE, align_matrix, patch_matrix, transform_matrix
+from .resample import SIDE_BY_SIDE, align_matrix, patch_matrix, strided_matrix, transform_matrix
 from .signature import Signature
 
 
@@ -89,7 +90,14 @@ def _level_map(
 
     taps: tuple[int, ...] = ()
     align: tuple[Tensor, ...] = ()
-    if prefers_patches(signature, level):
+    if level.regular:
+        sample = constants(strided_matrix(*vertical, support), strided_matrix(*horizontal, support))
+        convolution = Convolution(
+            stride=(height.stride * level.height.step, width.stride * level.width.step),
+            dilation=(height.dilation, width.dilation),
+            groups=signature.groups,
+        )
+    elif prefers_patches(signature, level):
         sample = constants(patch_matrix(*vertical, support), patch_matrix(*horizontal, support))
         kernel = (height.kernel, width.kernel)
         if signature.groups == 1 and signature.in_channels >= SIDE_BY_SIDE:

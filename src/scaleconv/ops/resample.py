@@ -59,6 +59,21 @@ def patch_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
     return torch.lerp(met(before), met(after), (position - before).view(-1, 1, 1)).flatten(0, 1)
 
 
+def strided_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
+    """Transform and alignment of a regular level along one axis in one, in float64: (rows, length).
+
+    All outputs read at the same fraction f between two responses, so the level may be moved by it beforehand:
+    S[j] = (1 − f) · A[j − P] + f · A[j + t − P], from the first sample that the first output meets to the last of the
+    last. A convolution of this, `level.step` times the stride apart, gives the outputs.
+    """
+    padded = F.pad(transform_matrix(axis, level, support), (0, 0, axis.padding[0], axis.padding[1] + axis.stride))
+    before = int(level.targets[0])
+    start = axis.stride * before
+    rows = axis.stride * level.step * (len(level.targets) - 1) + axis.dilation * (axis.kernel - 1) + 1
+    here, next_one = padded[start : start + rows], padded[start + axis.stride : start + axis.stride + rows]
+    return torch.lerp(here, next_one, level.targets[0] - before)
+
+
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Resample images (N, C, H, W) with one matrix for each axis, rows (h, H) and columns (w, W): (N, C, h, w).
 
