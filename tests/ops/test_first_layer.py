@@ -95,7 +95,14 @@ def test_where_nothing_is_positive_nothing_learns():
     assert to_bias.tolist() == [0, output[:, 1].numel(), 0]
 
 
-@pytest.mark.parametrize("scales", [(1.0,), (1.5, 1.0, 0.8)])
+def test_what_is_zero_is_not_positive():
+    weight, bias = leaves_of((2, 1, 3, 3))
+    output, winner = first_layer(torch.zeros(1, 1, 6, 6, device=DEVICE), weight, torch.zeros_like(bias), [1.0], 2, 1)
+    assert (output == 0).all()
+    assert (winner == 255).all()
+
+
+@pytest.mark.parametrize("scales", [(1.0,), (1.5, 1.0, 0.8), (1.0, 0.2)])  # the last is too small to take part
 def test_winners_are_counted_by_place_and_there_by_scale(scales):
     images, (weight, bias) = random(2, 1, 8, 9), leaves_of((3, 1, 3, 3))
     output, winner = first_layer(images, weight, bias, list(scales), 3, 1)
@@ -123,14 +130,15 @@ def test_a_nan_comes_through():
     assert not output[0, :, 1, 1].isnan().any()
 
 
-def test_chunks_of_images_give_the_same(monkeypatch):
-    images, leaves = random(5, 1, 8, 7), leaves_of((4, 1, 3, 3))
-    whole, _ = first_layer(images, *leaves, list(DEFAULT_SCALES), 2, 1)
+@pytest.mark.parametrize(("count", "parts"), [(5, 1), (6, 3)])
+def test_chunks_of_images_give_the_same(count, parts, monkeypatch):
+    images, leaves = random(count, 1, 8, 7), leaves_of((4, 1, 3, 3), parts=parts)
+    whole, _ = first_layer(images, *leaves, list(DEFAULT_SCALES), 2, parts)
     sent = random(*whole.shape, seed=9)
     grads = torch.autograd.grad(whole, leaves, sent)
     monkeypatch.setattr(fused, "WORKSPACE", 1)
     monkeypatch.setattr(fused, "LITTLE", 0)
-    pieces, _ = first_layer(images, *leaves, list(DEFAULT_SCALES), 2, 1)
+    pieces, _ = first_layer(images, *leaves, list(DEFAULT_SCALES), 2, parts)
     assert torch.equal(whole, pieces)
     for got, expected in zip(torch.autograd.grad(pieces, leaves, sent), grads, strict=True):
         assert_close(got.cpu(), expected.cpu())
@@ -143,9 +151,30 @@ def test_a_gradient_of_the_input_is_refused():
         output.sum().backward()
 
 
-def test_more_winners_than_a_byte_tells_apart_are_refused():
-    with pytest.raises(ValueError, match=r"`pool` \(=7\) squared times the 6 scales must be at most 255"):
-        first_layer(random(1, 1, 20, 20), random(2, 1, 3, 3), None, list(DEFAULT_SCALES), 7, 1)
+REFUSED = {
+    "winners": (
+        {"pool": 7, "scales": DEFAULT_SCALES},
+        r"`pool` \(=7\) must .* its square times the 6 scales at most 255",
+    ),
+    "pool": ({"pool": 0}, r"`pool` \(=0\) must be at least 1"),
+    "scales": ({"scales": (0.5, 2.0)}, "`scales` must contain 1"),
+    "channels": ({"channels": 2}, r"of as many channels, got \(2, 2, 9, 9\) and \(4, 1, 3, 3\)"),
+    "size": ({"size": 2}, r"`input` \(2, 1, 2, 2\) must be at least as large as the kernel"),
+    "parts": ({"parts": 3}, r"`parts` \(=3\) must divide"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused(call, message):
+    call = {"pool": 2, "scales": (1.0,), "channels": 1, "size": 9, "parts": 1, **call}
+    images = random(2, call["channels"], call["size"], call["size"])
+    with pytest.raises(ValueError, match=message):
+        first_layer(images, random(4, 1, 3, 3), None, list(call["scales"]), call["pool"], call["parts"])
+
+
+def test_types_that_the_kernels_do_not_take_are_refused():
+    with pytest.raises(TypeError, match=r"got torch\.float64, torch\.float64"):
+        first_layer(random(1, 1, 6, 6).double(), random(2, 1, 3, 3).double(), None, [1.0], 2, 1)
 
 
 def test_the_operator_keeps_the_promises_of_the_library():

@@ -25,7 +25,7 @@ def kept(tmp_path, monkeypatch):
     """The file that is written, in place of the user's."""
     path = tmp_path / "cache" / "blocks.json"
     monkeypatch.setattr(trial, "file", lambda: path)
-    monkeypatch.setattr(trial, "_found", {})
+    monkeypatch.setattr(trial, "_chosen", {})
     return path
 
 
@@ -36,13 +36,13 @@ def asked(monkeypatch):
 
 @pytest.fixture
 def tried(monkeypatch):
-    """The tables' blocks of every trial; each ends with the first of the others that works."""
+    """The tables' blocks of every trial; each ends with the first of the others."""
     tables = []
 
-    def first(table, others, attempt):
-        tables.append(table)
-        assert attempt(table).isfinite().all()
-        return next(blocks for blocks in others if blocks != table)
+    def first(candidates, prepare, _):
+        tables.append(candidates[0])
+        assert all(result.isfinite().all() for result in prepare()(candidates[0]))
+        return next(blocks for blocks in candidates if blocks != candidates[0])
 
     monkeypatch.setattr(trial, "fastest", first)
     return tables
@@ -91,19 +91,78 @@ def test_a_trial_leaves_no_trace_where_levels_compete_with_what_is_there(monkeyp
     """The identity is taken whole, so that the kernel starts from responses, which a wrong trial could raise."""
     monkeypatch.setattr(call_module, "prefers_direct", lambda _, level: level.scale == 1)
     monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
-    monkeypatch.setattr(trial, "fastest", lambda table, others, attempt: (attempt(table).fill_(9), table)[1])
+    assert_leaves_no_trace(monkeypatch)
+
+
+@pytest.mark.usefixtures("asked", "local_filters")
+def test_nor_among_local_filters(monkeypatch):
+    assert_leaves_no_trace(monkeypatch)
+
+
+def assert_leaves_no_trace(monkeypatch):
+    random_state, tried = torch.random.get_rng_state(), []
+
+    def spoil(candidates, prepare, _):
+        tried.append([result.fill_(9) for result in prepare()(candidates[0])])
+        return candidates[0]
+
+    monkeypatch.setattr(trial, "fastest", spoil)
     leaves = leaves_of(*SHAPES)
-    got = by_kernels(leaves, CALL)
+    got = train(leaves)
+    assert tried
+    assert torch.equal(torch.random.get_rng_state(), random_state)
     torch.backends.cudnn.benchmark = False
-    assert torch.equal(got, by_kernels(leaves, CALL))
+    assert all(torch.equal(mine, true) for mine, true in zip(got, train(leaves), strict=True))
 
 
 @pytest.mark.usefixtures("asked")
 def test_another_process_knows_what_was_found(tried, kept, monkeypatch):
     train(leaves_of(*SHAPES))
-    monkeypatch.setattr(trial, "_found", {})
+    monkeypatch.setattr(trial, "_chosen", {})
     train(leaves_of(*SHAPES))
     assert len(tried) == 2
+
+
+@pytest.mark.usefixtures("asked")
+def test_what_other_processes_found_meanwhile_stays(kept, monkeypatch):
+    monkeypatch.setattr(trial, "fastest", lambda candidates, *_: (kept.write_text('{"other": [1]}'), candidates[0])[1])
+    kept.parent.mkdir()
+    train(leaves_of(*SHAPES))
+    assert "other" in json.loads(kept.read_text())
+
+
+KEY = ("kernel", (1, torch.float32), torch.device("cpu"))
+OTHERS = {
+    "kernel": ("another", *KEY[1:]),
+    "layer": (KEY[0], (1, torch.bfloat16), KEY[2]),
+    "device": (*KEY[:2], torch.device("meta")),
+}
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("changed", [*OTHERS, "triton", "kernels"])
+def test_what_was_found_counts_for_the_same_only(changed, tried, monkeypatch):
+    def choose(kernel, layer, device):
+        return trial.choose(kernel, layer, device, (64,), lambda _: [(32,)], lambda: lambda _: ())
+
+    assert choose(*KEY) == choose(*KEY) == (32,)
+    assert len(tried) == 1
+    if changed == "triton":
+        monkeypatch.setattr(trial.triton, "__version__", "0")
+    if changed == "kernels":
+        monkeypatch.setattr(trial, "VERSION", 0)
+    choose(*OTHERS.get(changed, KEY))
+    assert len(tried) == 2
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("entry", [None, 5, [1, 2], ["a"] * 6, [63, 16, 63, 4, 1, None]])
+def test_an_entry_that_is_none_of_the_candidates_is_found_again(tried, kept, entry, monkeypatch):
+    train(leaves_of(*SHAPES))
+    kept.write_text(json.dumps(dict.fromkeys(json.loads(kept.read_text()), entry)))
+    monkeypatch.setattr(trial, "_chosen", {})
+    train(leaves_of(*SHAPES))
+    assert len(tried) == 4
 
 
 @pytest.mark.usefixtures("asked")
@@ -139,50 +198,70 @@ def test_nothing_is_tried_while_a_graph_is_captured(tried, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(trial, "_name", str)
     table = (64, 4)
-    assert trial.choose("kernel", (1,), torch.device("cuda"), table, lambda _: [(32, 4)], torch.zeros) == table
+    assert trial.choose("kernel", (1,), torch.device("cuda"), table, lambda _: [(32, 4)], dict) == table
     assert not tried
 
 
-TABLE, RIGHT, CLOSE, WRONG, BROKEN, NOTHING = (1,), (2,), (3,), (4,), (5,), (6,)
-TIMES = {TABLE: 100.0, RIGHT: 90.0, CLOSE: 98.0, WRONG: 10.0, NOTHING: 10.0}
+TABLE, RIGHT, CLOSE, WRONG, OTHER_WINNERS, NOTHING = (1,), (2,), (3,), (4,), (5,), (6,)
+BROKEN = {(7,): TritonError("out of resources"), (8,): RuntimeError("PassManager::run failed")}
+TIMES = {TABLE: 100.0, RIGHT: 90.0, CLOSE: 98.0, WRONG: 10.0, OTHER_WINNERS: 10.0, NOTHING: 10.0}
 
 
+def launch(blocks):
+    if blocks in BROKEN:
+        raise BROKEN[blocks]
+    result, winner = torch.arange(-50.0, 50.0), torch.arange(100, dtype=torch.uint8)
+    winner[0] += blocks != TABLE  # rounding decides a few
+    winner[50:] += blocks == OTHER_WINNERS
+    return result * {WRONG: 1.1, NOTHING: torch.nan}.get(blocks, 1 + 1e-3), winner
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Every launch takes its time of `TIMES`."""
+    monkeypatch.setattr(trial, "_milliseconds", lambda call, _: (call(), TIMES[call.args[0]])[1])
+
+
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     ("others", "best"),
     [
         ([RIGHT, CLOSE], RIGHT),
         ([CLOSE], TABLE),  # not enough to leave what is known
         ([WRONG, RIGHT], RIGHT),
-        ([BROKEN, NOTHING], TABLE),
-        ([TABLE], TABLE),
+        ([OTHER_WINNERS, RIGHT], RIGHT),
+        ([*BROKEN, NOTHING], TABLE),
+        ([], TABLE),
     ],
 )
-def test_the_fastest_that_is_right_is_taken(others, best, monkeypatch):
-    launched = []
+def test_the_fastest_that_is_right_is_taken(others, best):
+    assert trial.fastest([TABLE, *others], lambda: launch, torch.device("cpu")) == best
 
-    def attempt(blocks):
-        launched.append(blocks)
-        if blocks == BROKEN:
-            raise TritonError("out of resources")
-        result = torch.tensor([1.0, -2.0, torch.nan])
-        return result * {WRONG: 1.1, NOTHING: torch.nan}.get(blocks, 1 + 1e-3)
 
-    def milliseconds(call, device):
-        call()
-        return TIMES[launched[-1]]
+@pytest.mark.usefixtures("clock")
+def test_without_room_for_a_trial_the_table_counts():
+    def prepare():
+        raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(trial, "_milliseconds", milliseconds)
-    assert trial.fastest(TABLE, others, attempt) == best
+    assert trial.fastest([TABLE, RIGHT], prepare, torch.device("cpu")) == TABLE
+
+
+def test_a_timing_waits_for_the_device_and_is_of_one_launch(monkeypatch):
+    events, now = [], iter(range(0, 1000, 8))
+    monkeypatch.setattr(trial, "_wait", lambda _: events.append("wait"))
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: (events.append("clock"), next(now))[1])
+    assert trial._milliseconds(lambda: events.append("launch"), torch.device("cpu")) == 8000 / trial.LAUNCHES
+    assert events == trial.TIMINGS * ["wait", "clock", *trial.LAUNCHES * ["launch"], "wait", "clock"]
 
 
 def test_every_alternative_gives_the_same(whole_float32, monkeypatch):
     leaves, expected = leaves_of((2, 1, 5, 6), (3, 1, 3, 3)), None
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(fused, "SIDE_BY_SIDE", 1)
-    for index in (0, 1, 7):
-        monkeypatch.setattr(trial, "_found", {})
-        monkeypatch.setattr(trial, "_read", dict)
-        monkeypatch.setattr(trial, "fastest", lambda table, others, _, at=index: [table, *others][min(at, len(others))])
+    monkeypatch.setattr(trial, "_read", dict)
+    for index in (0, 1, -1):
+        monkeypatch.setattr(trial, "_chosen", {})
+        monkeypatch.setattr(trial, "fastest", lambda candidates, *_, at=index: candidates[at])
         got = train(leaves)
         expected = expected or got
         for mine, true in zip(got, expected, strict=True):

@@ -1,10 +1,11 @@
 """Which code evaluates the layer: fused kernels where they apply, plain PyTorch elsewhere, or one of them by choice."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib.util import find_spec
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,6 +13,18 @@ BACKENDS = ("auto", "torch", "triton")
 KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _chosen = "auto"
+Result = TypeVar("Result")
+
+
+def on_its_device(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Run a function on the GPU of its first tensor: kernels are launched on the current one, which may be another."""
+
+    @wraps(function)
+    def guarded(first: torch.Tensor, *others: Any) -> Result:
+        with torch.cuda.device_of(first):
+            return function(first, *others)
+
+    return guarded
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backends import KERNEL_TYPES
 from .geometry import Axis
-from .signature import Signature
+from .signature import Signature, check_scales
 
 MOST_WINNERS = 255  # places of a window times scales: one byte, of which one value is for none
 
@@ -25,7 +26,7 @@ def first_layer(
 ) -> tuple[Tensor, Tensor]:
     """`F.max_pool2d(F.relu(si_conv2d(…)), pool, pool, ceil_mode=True)` in channels_last, and its winners.
 
-    Runs where the fused kernels do.
+    Runs where the fused kernels do. Of several NaNs in a window the first wins, where PyTorch takes the last.
 
     Args:
         input: (N, C, H, W), N a multiple of `parts`; gets no gradient.
@@ -35,7 +36,8 @@ def first_layer(
         parts: of the batch; each has filters of its own.
 
     Raises:
-        ValueError: more scales and places than a byte can tell apart.
+        TypeError: tensors of a type that the kernels do not take.
+        ValueError: shapes that do not fit, or more scales and places than a byte can tell apart.
     """
     from .fused import first_layer_forward
 
@@ -108,8 +110,20 @@ def _(info, in_dims, input, weight, bias, scales, pool, parts):  # type: ignore[
 
 
 def _signature(input: Tensor, weight: Tensor, scales: list[float], pool: int, parts: int) -> Signature:
-    if pool**2 * len(scales) > MOST_WINNERS:
-        raise ValueError(f"`pool` (={pool}) squared times the {len(scales)} scales must be at most {MOST_WINNERS}")
+    if input.dtype not in KERNEL_TYPES or weight.dtype != input.dtype:
+        raise TypeError(f"`input` and `weight` must be of one type of the kernels, got {input.dtype}, {weight.dtype}")
+    if pool < 1 or pool**2 * len(scales) > MOST_WINNERS:
+        raise ValueError(
+            f"`pool` (={pool}) must be at least 1, and its square times the {len(scales)} scales at most {MOST_WINNERS}"
+        )
+    check_scales(tuple(scales))
+    if input.ndim != 4 or weight.ndim != 4 or input.shape[1] != weight.shape[1]:
+        shapes = f"{tuple(input.shape)} and {tuple(weight.shape)}"
+        raise ValueError(f"`input` and `weight` must be images and filters of as many channels, got {shapes}")
+    if any(side < kernel for side, kernel in zip(input.shape[2:], weight.shape[2:], strict=True)):
+        raise ValueError(f"`input` {tuple(input.shape)} must be at least as large as the kernel, {tuple(weight.shape)}")
+    if input.shape[0] % parts or weight.shape[0] % parts:
+        raise ValueError(f"`parts` (={parts}) must divide the images and the filters")
     height, width = (
         Axis(int(length), int(kernel), 1, (0, 0), 1)
         for length, kernel in zip(input.shape[2:], weight.shape[2:], strict=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .backends import on_its_device
 from .kernels.call import Call, make_call, make_pooled, output_size
 from .kernels.column_sum import column_sum
 from .kernels.compete import compete
@@ -35,6 +36,7 @@ LARGEST = 2**31 - 1  # the kernels count elements in 32 bits
 Chunks = Iterator[tuple[slice, slice, int]]
 
 
+@on_its_device
 def fused_forward(
     input: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature, parts: int, antialias: bool
 ) -> tuple[Tensor, Tensor]:
@@ -63,6 +65,7 @@ def fused_forward(
     return output.contiguous(memory_format=layout), winner.unflatten(1, shape).permute(0, 3, 1, 2)
 
 
+@on_its_device
 def fused_backward(
     grad: Tensor,
     input: Tensor,
@@ -92,6 +95,7 @@ def fused_backward(
     return grad_input, None if to_weight is None else to_weight.to(weight.dtype)
 
 
+@on_its_device
 def first_layer_forward(
     input: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature, parts: int, pool: int
 ) -> tuple[Tensor, Tensor]:
@@ -110,6 +114,7 @@ def first_layer_forward(
     return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
 
 
+@on_its_device
 def first_layer_backward(
     grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, signature: Signature, parts: int, pool: int
 ) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,7 @@ def make_pooled(signature: Signature, pool: int, device: torch.device) -> PatchT
     if tables is None:
         with torch.inference_mode(False), torch.no_grad():
             patches = make_patch_tables(signature, signature.plan.levels, False, device)
-            tables = pool_tables(patches, output_size(signature), pool)
+            tables = pool_tables(patches, output_size(signature), pool, len(signature.scales))
         POOLED.put(key, tables, tables.nbytes)
     return tables
 

@@ -136,7 +136,7 @@ def make_patch_tables(
     )
 
 
-def pool_tables(tables: PatchTables, size: tuple[int, int], kernel: int) -> PatchTables:
+def pool_tables(tables: PatchTables, size: tuple[int, int], kernel: int, scales: int) -> PatchTables:
     """The tables of windows in place of positions: each level at each place of a window is a level of its own.
 
     The strongest of those is what max-pooling finds. A tie goes to the first place, and there to the scale listed
@@ -146,6 +146,7 @@ def pool_tables(tables: PatchTables, size: tuple[int, int], kernel: int) -> Patc
         tables: of the positions.
         size: rows and columns of them.
         kernel: side and stride of the windows, which are cut where they reach over the edge.
+        scales: how many the layer has.
     """
     levels = len(tables)
     counts = [-(-length // kernel) for length in size]
@@ -158,7 +159,7 @@ def pool_tables(tables: PatchTables, size: tuple[int, int], kernel: int) -> Patc
     def taken(table: Tensor) -> Tensor:
         return table[:, position].flatten(0, 1).contiguous()  # (levels · places, windows)
 
-    codes = places[None, :] * (int(tables.codes.max()) + 1) + tables.codes[:, None]
+    codes = places[None, :] * scales + tables.codes[:, None]
     return replace(
         tables,
         codes=codes.flatten().to(torch.int32),

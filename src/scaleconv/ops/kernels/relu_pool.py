@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..backends import on_its_device
 from .respond import NOBODY
 from .sizes import cdiv, vector_width
 
@@ -65,6 +66,7 @@ def _backward(
             tl.store(result + corner + (i * WIDTH + j) * CHANNELS, share.to(result.dtype.element_ty), mask=inside)
 
 
+@on_its_device
 def pool(source: Tensor, result: Tensor, winner: Tensor, kernel: int) -> None:
     """Pool images (N, H, W, C) into `result`, and the place of each winner within its window into `winner`.
 
@@ -75,6 +77,7 @@ def pool(source: Tensor, result: Tensor, winner: Tensor, kernel: int) -> None:
     _launch(_forward, (source, result, winner), source, result, kernel)
 
 
+@on_its_device
 def spread(grad: Tensor, winner: Tensor, result: Tensor, kernel: int) -> None:
     """Send the gradient of each window to its winner: `result` (N, H, W, C), every element of which is written."""
     _launch(_backward, (grad, winner, result), result, grad, kernel)

@@ -6,6 +6,8 @@ them: then all rows take the same pixels with the same weights, and a level that
 out. Otherwise they are positions, one image after the other.
 """
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -235,7 +237,7 @@ def respond(
     by_image = is_by_image(pyramid)
     images = total // parts
 
-    def launch(blocks: Blocks, output: Tensor, winner: Tensor) -> Tensor:
+    def launch(blocks: Blocks, pyramid: Tensor, output: Tensor, winner: Tensor) -> None:
         block_p, block_m, block_k, warps, stages, registers = blocks
         rows = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
         _respond[rows, cdiv(filters, block_m), groups * parts](
@@ -248,7 +250,17 @@ def respond(
             BY_IMAGE=by_image, BLOCK_P=block_p, BLOCK_M=block_m, BLOCK_K=block_k,
             num_warps=warps, num_stages=stages, maxnreg=registers,
         )  # fmt: skip
-        return output
+
+    def prepare() -> Callable[[Blocks], tuple[Tensor, Tensor]]:
+        tried, (out, won) = trial.random_like(pyramid), (torch.zeros_like(tensor) for tensor in (output, winner))
+
+        def attempt(blocks: Blocks) -> tuple[Tensor, Tensor]:
+            if not tables.plain:  # what is there already competes
+                out.zero_(), won.zero_()
+            launch(blocks, tried, out, won)
+            return out, won
+
+        return attempt
 
     if blocks is None:
         layer = (
@@ -256,11 +268,8 @@ def respond(
             pyramid.dtype, precision(),
         )  # fmt: skip
         table = choose_blocks(filters, per_group, pyramid.dtype, tables, relu)
-        blocks = trial.choose(
-            "respond", layer, pyramid.device, table, other_blocks,
-            lambda blocks: launch(blocks, output.clone(), winner.clone()),
-        )  # fmt: skip
-    launch(blocks, output, winner)
+        blocks = trial.choose("respond", layer, pyramid.device, table, other_blocks, prepare)
+    launch(blocks, pyramid, output, winner)
 
 
 def is_by_image(pyramid: Tensor) -> bool:

@@ -5,6 +5,8 @@ added afterwards, always in the same order, so the result is deterministic. Wher
 position are summed over together, and lie innermost in memory, as the tensor cores want it.
 """
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -131,7 +133,7 @@ def weight_grad(
     if total == 0:
         return pyramid.new_zeros((parts * groups * filters, tables.taps), dtype=torch.float32)
 
-    def launch(blocks: Blocks) -> Tensor:
+    def launch(blocks: Blocks, pyramid: Tensor, grad: Tensor, winner: Tensor) -> Tensor:
         block_p, block_m, block_k, warps, stages, registers = blocks
         units = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
         tiles = cdiv(tables.taps, block_k) * cdiv(filters, block_m) * groups * parts
@@ -149,14 +151,18 @@ def weight_grad(
         )  # fmt: skip
         return sums[:, :, : tables.taps].sum(0)
 
+    def prepare() -> Callable[[Blocks], tuple[Tensor]]:
+        tried = trial.random_like(pyramid), trial.random_like(grad), trial.random_winners(winner, tables.codes)
+        return lambda blocks: (launch(blocks, *tried),)
+
     if blocks is None:
         layer = (
             filters, per_group, groups, parts, tables.taps, len(tables), tables.plain, tables.positions, by_image,
             pyramid.dtype, precision(),
         )  # fmt: skip
         table = choose_blocks(filters, per_group, tables.taps, pyramid.dtype, 1 if len(tables) > 1 else 2)
-        blocks = trial.choose("weight_grad", layer, pyramid.device, table, other_blocks, launch)
-    return launch(blocks)
+        blocks = trial.choose("weight_grad", layer, pyramid.device, table, other_blocks, prepare)
+    return launch(blocks, pyramid, grad, winner)
 
 
 def choose_blocks(filters: int, channels: int, taps: int, dtype: torch.dtype, stages: int) -> Blocks:
