@@ -103,9 +103,39 @@ def test_where_a_point_is_missing_nothing_is_said_of_all():
     found = claims("fig4a", some)
     assert list(found) == ["SI-ConvNet below ConvNet at every point"]
     assert found["SI-ConvNet below ConvNet at every point"].ours.endswith("; 1 not measured yet")
-    assert not found["SI-ConvNet below ConvNet at every point"].holds
+    assert found["SI-ConvNet below ConvNet at every point"].holds is None
+    above = [replace(r, test_error=20.0) if r.model == "si_convnet" else r for r in some]
+    assert claims("fig4a", above)["SI-ConvNet below ConvNet at every point"].holds is False
+    assert as_json([panel])["si_convnet"]["mean"] is None
+    assert as_json([panel])["si_convnet"]["n"] == 0
     ranges = [r for r in RECORDS["fig5b"] if (r.model, r.x) != ("si_convnet", 0.1)]
     assert not any("grows" in paper for paper in claims("fig5b", ranges))
+
+
+def test_a_fold_that_lacks_a_point_is_left_out_of_the_mean():
+    some = [r for r in RECORDS["fig4a"] if (r.model, r.x, r.fold) != ("convnet", 1.0, 1)]
+    (panel,) = make_panels(load_item("fig4a"), some)
+    assert rows(panel)[-1][1] == "6.00"  # of 8 and 4
+    assert as_json([panel])["convnet"]["n"] == 1
+
+
+def test_without_scores_of_both_networks_nothing_is_said_of_invariance():
+    scores = {"convnet": {"trained": ((1, 2), (10, 20))}, "si_convnet": {"random": ((1, 2), (5, 5))}}
+    assert claims("fig3", [record(model, series=series) for model, series in scores.items()]) == {}
+
+
+def test_the_note_names_the_epochs_in_the_order_of_the_digits():
+    made = [record("convnet", 0, 5.0, f"p{n}", float(n)) for n in (100, 20, 3)]
+    made = [
+        replace(
+            one, config={**one.config, "data": {"train": int(one.x), "dataset": "embedded"}}, history=one.history * n
+        )
+        for one, n in zip(made, (1, 2, 3), strict=True)
+    ]
+    assert any(
+        note.startswith("Trained on 3 / 20 / 100 embedded digits for 3 / 2 / 1 epochs")
+        for note in footnotes(load_item("fig4b"), made)
+    )
 
 
 @pytest.mark.parametrize(("label", "axis"), [("1", "x"), ("a recipe with a long name", "y")])

@@ -1,5 +1,6 @@
 """Runs leave records, finished ones are not run again, interrupted ones go on bit for bit."""
 
+import itertools
 import json
 import os
 import random
@@ -126,9 +127,12 @@ class StopAt:
             raise Stop
 
 
-@pytest.mark.parametrize(("between", "saved"), [(0.0, [1, 2, 3]), (1000.0, [])])
+@pytest.mark.parametrize(("between", "saved"), [(0.0, [1, 2, 3]), (2.5, [2]), (1000.0, [])])
 def test_a_checkpoint_waits_until_there_is_something_to_lose(tmp_path, monkeypatch, between, saved):
+    """The clock is looked at twice in an epoch for its seconds, and once to see whether a checkpoint is due."""
     monkeypatch.setattr(descent, "SECONDS_BETWEEN", between)
+    clock = iter(itertools.count(step=0.5))
+    monkeypatch.setattr(descent.time, "perf_counter", lambda: next(clock))
     written, write = [], descent.write_checkpoint
     monkeypatch.setattr(
         descent, "write_checkpoint", lambda path, state: (written.append(state.epoch), write(path, state))

@@ -16,11 +16,11 @@ ROUNDING = 1e-9  # a share that equals the paper's is the paper's
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper, ours beside it, and whether they agree."""
+    """One sentence of the paper, ours beside it, and whether they agree; None where that is not all measured yet."""
 
     paper: str
     ours: str
-    holds: bool
+    holds: bool | None
 
 
 def check_claims(item: Experiment | CostStudy, records: Sequence[Record]) -> list[Claim]:
@@ -82,7 +82,8 @@ def _below(panel: Panel) -> list[Claim]:
     missing = len(panel.xs) - len(rows)
     text = f"below at {below} of {len(rows)}, at {clearly} with bars (± std) that do not meet"
     text += f"; {missing} not measured yet" if missing else ""
-    return [Claim("SI-ConvNet below ConvNet at every point", text, below == len(panel.xs))]
+    holds = None if missing and below == len(rows) else below == len(rows)
+    return [Claim("SI-ConvNet below ConvNet at every point", text, holds)]
 
 
 def _shrinks(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
@@ -122,9 +123,9 @@ def _grows(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]
 
 def _invariant(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
     lines = _lines(panels[0])
-    if not lines:
+    rows = _both(panels[0], lines) if lines else []
+    if not rows:
         return []
-    rows = _both(panels[0], lines)
     texts = [f"{panels[0].label(x)} {ours:.1f} against {base:.1f}" for x, ours, base, _ in rows]
     above = all(ours > base for _, ours, base, _ in rows)
     return [Claim("SI-ConvNet more invariant at every layer", "; ".join(texts), above)]

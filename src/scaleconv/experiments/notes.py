@@ -45,7 +45,8 @@ def _training(records: Sequence[Record], devices: str) -> list[str]:
     )
     if not networks:
         return [f"{digits}, on {devices}."]
-    epochs = _numbers(len(record.history) for record in networks)
+    pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
+    epochs = _joined(count for _, count in pairs)  # in the order of the digits
     maps = _joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
     return [f"{digits} for {epochs} epochs, on {devices}; {maps} feature maps."]
 

@@ -19,6 +19,8 @@ from .titles import TITLES
 
 PAGE = "reproduction.md"
 
+SAME = {True: "yes", False: "no", None: "not yet"}
+
 
 def find_folder(results: Path, name: str, *, small: bool = True) -> Path | None:
     """The folder of that name, or, if it has no records, the one with the most whose name begins with it.
@@ -58,7 +60,7 @@ def write_pages(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
         content = "\n\n".join(blocks)
         text = _replace(text, name, content, page)
         checked = check_claims(item, records)
-        claims += [line([name, claim.paper, claim.ours, "yes" if claim.holds else "no"]) for claim in checked]
+        claims += [line([name, claim.paper, claim.ours, SAME[claim.holds]]) for claim in checked]
     text = _replace(text, "claims", "\n".join(claims), page)
     with atomic_path(page) as part:
         part.write_text(text, encoding="utf-8")

@@ -10,6 +10,8 @@ from ..metrics import Summary
 from .panels import Panel, model_summaries
 from .tables import line
 
+NOTHING = {"mean": None, "std": None, "n": 0}
+
 
 def header(panel: Panel) -> list[str]:
     """The columns: x, a column per line, and for those that are compared how far they lie under the baseline."""
@@ -27,8 +29,7 @@ def rows(panel: Panel) -> list[list[str]]:
     if panel.compared():
         totals = {model: f"{summary.mean:.2f}" for model, summary in model_summaries([panel]).items()}
         means = [_percent(panel.mean_reduction(each)) for each in panel.compared()]
-        whole = [each.model for each in panel.lines if len(each.values) == len(panel.xs)]
-        texts.append(["mean", *(totals[each.model] if each.model in whole else "–" for each in panel.lines), *means])
+        texts.append(["mean", *(totals.get(each.model, "–") for each in panel.lines), *means])
     return texts
 
 
@@ -62,9 +63,14 @@ def comma_separated(panels: Sequence[Panel]) -> str:
 
 
 def as_json(panels: Sequence[Panel]) -> dict[str, dict[str, Any]]:
-    """For each model mean, std and n over the repeats of its mean over x, and the same at every point."""
+    """For each model mean, std and n over the repeats of its mean over x, and the same at every point.
+
+    Repeats that lack a point are left out of the mean; if all do, there is none.
+    """
+    summaries = model_summaries(panels)
+    models = dict.fromkeys(each.model for panel in panels for each in panel.lines)
     found: dict[str, dict[str, Any]] = {
-        model: {**asdict(summary), "points": []} for model, summary in model_summaries(panels).items()
+        model: {**(asdict(summaries[model]) if model in summaries else NOTHING), "points": []} for model in models
     }
     for panel in panels:
         for each in panel.lines:

@@ -114,7 +114,7 @@ def make_panels(item: Experiment | CostStudy, records: Sequence[Record]) -> list
 
 
 def model_summaries(panels: Sequence[Panel]) -> dict[str, Summary]:
-    """Of each model's first line: the mean over x for each repeat, summarised over the repeats."""
+    """Of each model's first line: the mean over x for each repeat, summarised over the repeats that have every x."""
     found: dict[str, Summary] = {}
     for panel in panels:
         for line in panel.lines:
@@ -122,8 +122,9 @@ def model_summaries(panels: Sequence[Panel]) -> dict[str, Summary]:
             for repeats in line.values.values():
                 for repeat, value in repeats.items():
                     by_repeat.setdefault(repeat, []).append(value)
-            if line.model not in found and by_repeat:
-                found[line.model] = summarise([fmean(values) for values in by_repeat.values()])
+            whole = [fmean(values) for values in by_repeat.values() if len(values) == len(panel.xs)]
+            if line.model not in found and whole:
+                found[line.model] = summarise(whole)
     return found
 
 
