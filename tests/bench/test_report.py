@@ -106,7 +106,7 @@ def test_the_picture_has_times_beside_memory_and_the_ratios_above(result, tmp_pa
     assert times.get_yscale() == "log"
     assert [text.get_text() for text in times.texts] == ["0.2×", "1×", "4×", "0.8×", ""]
     assert [text.get_text() for text in memory.texts] == ["1×", "6×", "9×", "1.5×", ""]
-    labels = [text.get_text() for text in times.get_legend().get_texts()]
+    labels = [text.get_text() for text in times.figure.legends[0].get_texts()]
     assert labels == ["conv2d", "conv2d_wide", "direct", "si", "peers:Layer"]
 
 

@@ -27,7 +27,8 @@ def draw_layers(rows: Sequence[LayerRow], path: Path) -> None:
         _draw_times(line[0], some, f"forward + backward, {dtype}, {layout}")
         if columns == 2:
             _draw_memory(line[1], some, f"peak memory, {dtype}, {layout}")
-    axes[0][0].legend(fontsize="small")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize="small", loc="outside upper center", ncols=len(labels), frameon=False)
     with atomic_path(path) as part:
         figure.savefig(part, dpi=130, format=path.suffix.removeprefix("."))
 
