@@ -160,7 +160,7 @@ REFUSED = {
     "scales": ({"scales": (0.5, 2.0)}, "`scales` must contain 1"),
     "channels": ({"channels": 2}, r"of as many channels, got \(2, 2, 9, 9\) and \(4, 1, 3, 3\)"),
     "size": ({"size": 2}, r"`input` \(2, 1, 2, 2\) must be at least as large as the kernel"),
-    "parts": ({"parts": 3}, r"`parts` \(=3\) must divide"),
+    "parts": ({"parts": 3}, r"`parts` \(=3\) must divide the 2 images and the 4 filters"),
 }
 
 

@@ -238,12 +238,36 @@ def test_the_fastest_that_is_right_is_taken(others, best):
     assert trial.fastest([TABLE, *others], lambda: launch, torch.device("cpu")) == best
 
 
-@pytest.mark.usefixtures("clock")
-def test_without_room_for_a_trial_the_table_counts():
+@pytest.mark.usefixtures("asked")
+def test_without_room_for_a_trial_the_table_counts_in_this_process(kept):
+    prepared = []
+
     def prepare():
+        prepared.append(1)
         raise torch.OutOfMemoryError
 
-    assert trial.fastest([TABLE, RIGHT], prepare, torch.device("cpu")) == TABLE
+    for _ in range(2):
+        assert trial.choose("kernel", (1,), torch.device("cpu"), TABLE, lambda _: [RIGHT], prepare) == TABLE
+    assert len(prepared) == 1
+    assert not kept.exists()
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("name", ["respond", "weight_grad"])
+def test_zeros_of_a_layer_tell_a_trial_nothing(name, monkeypatch):
+    """Weights or gradients that are zero at first would let any blocks pass."""
+    largest = []
+
+    def look(candidates, prepare, _):
+        largest.extend(float(result.abs().max()) for result in prepare()(candidates[0]) if result.is_floating_point())
+
+    monkeypatch.setattr(trial, "fastest", look)
+    leaves = [torch.zeros_like(leaf).requires_grad_() for leaf in leaves_of(*SHAPES)]
+    output = by_kernels(leaves, CALL)
+    if name == "weight_grad":
+        torch.autograd.grad(output, leaves, torch.zeros_like(output))
+    assert len(largest) == {"respond": 1, "weight_grad": 2}[name]
+    assert min(largest) > 0
 
 
 def test_a_timing_waits_for_the_device_and_is_of_one_launch(monkeypatch):

@@ -123,7 +123,9 @@ def _signature(input: Tensor, weight: Tensor, scales: list[float], pool: int, pa
     if any(side < kernel for side, kernel in zip(input.shape[2:], weight.shape[2:], strict=True)):
         raise ValueError(f"`input` {tuple(input.shape)} must be at least as large as the kernel, {tuple(weight.shape)}")
     if input.shape[0] % parts or weight.shape[0] % parts:
-        raise ValueError(f"`parts` (={parts}) must divide the images and the filters")
+        raise ValueError(
+            f"`parts` (={parts}) must divide the {input.shape[0]} images and the {weight.shape[0]} filters"
+        )
     height, width = (
         Axis(int(length), int(kernel), 1, (0, 0), 1)
         for length, kernel in zip(input.shape[2:], weight.shape[2:], strict=True)

@@ -6,8 +6,6 @@ byte. Backward it owns some pixels of one row of the input and adds up what come
 in the same order: no atomics, nothing in between is written.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
@@ -185,7 +183,7 @@ def respond_locally(
     kernels = _local_filters(weight.unflatten(0, (parts, filters)).permute(0, 3, 4, 1, 2), tables)
     images, (out_height, out_width) = total // parts, output.shape[2:]
 
-    def launch(blocks: Blocks, pixels: Tensor, output: Tensor, winner: Tensor) -> None:
+    def launch(blocks: Blocks, pixels: Tensor, kernels: Tensor, output: Tensor, winner: Tensor) -> None:
         block_n, block_m, block_k, warps, stages = blocks
         grid = (cdiv(images, block_n) * out_height * out_width, cdiv(filters, block_m), parts)
         _respond[grid](
@@ -198,22 +196,14 @@ def respond_locally(
             BLOCK_N=block_n, BLOCK_M=block_m, BLOCK_K=block_k, num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
-    def prepare() -> Callable[[Blocks], tuple[Tensor, Tensor]]:
-        tried, (out, won) = trial.random_like(pixels), (torch.zeros_like(tensor) for tensor in (output, winner))
-
-        def attempt(blocks: Blocks) -> tuple[Tensor, Tensor]:
-            if not tables.starts_anew:  # what is there already competes
-                out.zero_(), won.zero_()
-            launch(blocks, tried, out, won)
-            return out, won
-
-        return attempt
-
     if blocks is None:
         table = choose_blocks(filters)
         layer = _layer(weight, tables, parts, pixels)
-        blocks = trial.choose("respond_locally", layer, pixels.device, table, other_blocks, prepare)
-    launch(blocks, pixels, output, winner)
+        blocks = trial.choose(
+            "respond_locally", layer, pixels.device, table, other_blocks,
+            lambda: trial.on_random_numbers(launch, tables.codes, (pixels, kernels), (output, winner)),
+        )  # fmt: skip
+    launch(blocks, pixels, kernels, output, winner)
 
 
 def add_back_locally(
@@ -242,7 +232,7 @@ def add_back_locally(
     kernels = _local_filters(weight.unflatten(0, (parts, filters)).permute(0, 3, 4, 2, 1), tables)
     images = total // parts
 
-    def launch(blocks: Blocks, grad: Tensor, winner: Tensor, result: Tensor) -> None:
+    def launch(blocks: Blocks, grad: Tensor, winner: Tensor, kernels: Tensor, result: Tensor) -> None:
         block_n, block_x, block_m, warps, stages = blocks
         together = max(1, min(block_x // channels, width))
         grid = (cdiv(images, block_n) * height, cdiv(width, together), parts)
@@ -256,20 +246,14 @@ def add_back_locally(
             num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
-    def prepare() -> Callable[[Blocks], tuple[Tensor]]:
-        tried = trial.random_like(grad), trial.random_winners(winner, tables.codes), torch.empty_like(result)
-
-        def attempt(blocks: Blocks) -> tuple[Tensor]:
-            launch(blocks, *tried[:2], tried[2].zero_())
-            return tried[2:]
-
-        return attempt
-
     if blocks is None:
         table = choose_back_blocks(filters)
         layer = _layer(weight, tables, parts, grad)
-        blocks = trial.choose("add_back_locally", layer, grad.device, table, other_back_blocks, prepare)
-    launch(blocks, grad, winner, result)
+        blocks = trial.choose(
+            "add_back_locally", layer, grad.device, table, other_back_blocks,
+            lambda: trial.on_random_numbers(launch, tables.codes, (grad, winner, kernels), (result,)),
+        )  # fmt: skip
+    launch(blocks, grad, winner, kernels, result)
 
 
 def _local_filters(filters: Tensor, tables: LocalTables) -> Tensor:

@@ -6,7 +6,7 @@ them: then all rows take the same pixels with the same weights, and a level that
 out. Otherwise they are positions, one image after the other.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -18,6 +18,15 @@ from .patch_tables import PatchTables
 from .sizes import cdiv, next_power_of_2, vector_width
 
 Blocks = tuple[int, int, int, int, int, int | None]  # rows, filters, taps, warps, stages, registers
+SIZES = (
+    (64, 32, 4, 1),
+    (64, 64, 4, 1),
+    (64, 64, 8, 1),
+    (64, 32, 4, 3),
+    (128, 32, 4, 3),
+    (128, 64, 8, 2),
+    (256, 32, 8, 3),
+)
 NOBODY = tl.constexpr(255)  # wins where a ReLU lets nothing through
 
 
@@ -237,7 +246,7 @@ def respond(
     by_image = is_by_image(pyramid)
     images = total // parts
 
-    def launch(blocks: Blocks, pyramid: Tensor, output: Tensor, winner: Tensor) -> None:
+    def launch(blocks: Blocks, pyramid: Tensor, weight: Tensor, output: Tensor, winner: Tensor) -> None:
         block_p, block_m, block_k, warps, stages, registers = blocks
         rows = cdiv(images, block_p) * tables.positions if by_image else cdiv(images * tables.positions, block_p)
         _respond[rows, cdiv(filters, block_m), groups * parts](
@@ -251,25 +260,17 @@ def respond(
             num_warps=warps, num_stages=stages, maxnreg=registers,
         )  # fmt: skip
 
-    def prepare() -> Callable[[Blocks], tuple[Tensor, Tensor]]:
-        tried, (out, won) = trial.random_like(pyramid), (torch.zeros_like(tensor) for tensor in (output, winner))
-
-        def attempt(blocks: Blocks) -> tuple[Tensor, Tensor]:
-            if not tables.plain:  # what is there already competes
-                out.zero_(), won.zero_()
-            launch(blocks, tried, out, won)
-            return out, won
-
-        return attempt
-
     if blocks is None:
         layer = (
             filters, per_group, groups, parts, tables.taps, len(tables), tables.plain, tables.positions, relu, by_image,
             pyramid.dtype, precision(),
         )  # fmt: skip
         table = choose_blocks(filters, per_group, pyramid.dtype, tables, relu)
-        blocks = trial.choose("respond", layer, pyramid.device, table, other_blocks, prepare)
-    launch(blocks, pyramid, output, winner)
+        blocks = trial.choose(
+            "respond", layer, pyramid.device, table, other_blocks,
+            lambda: trial.on_random_numbers(launch, tables.codes, (pyramid, weight), (output, winner)),
+        )  # fmt: skip
+    launch(blocks, pyramid, weight, output, winner)
 
 
 def is_by_image(pyramid: Tensor) -> bool:
@@ -304,15 +305,6 @@ def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: Patch
     return 64, block_m, 64, 4, 1, 168
 
 
-def other_blocks(table: Blocks) -> list[Blocks]:
-    """What else may be fast, for as many filters at a time."""
-    sizes = (
-        (64, 32, 4, 1),
-        (64, 64, 4, 1),
-        (64, 64, 8, 1),
-        (64, 32, 4, 3),
-        (128, 32, 4, 3),
-        (128, 64, 8, 2),
-        (256, 32, 8, 3),
-    )
+def other_blocks(table: Blocks, sizes: Sequence[tuple[int, int, int, int]] = SIZES) -> list[Blocks]:
+    """What else may be fast, for as many filters at a time: rows, taps, warps and stages."""
     return [(rows, table[1], taps, warps, stages, None) for rows, taps, warps, stages in sizes]

@@ -56,23 +56,25 @@ def choose(
             return table
         candidates = [table, *others(table)]
         kept = _read().get(key)
-        found = tuple(kept) if isinstance(kept, list) else None
-        if found not in candidates:
-            found = fastest(candidates, prepare, device)
+        if isinstance(kept, list) and tuple(kept) in candidates:
+            _chosen[key] = tuple(kept)
+        elif found := fastest(candidates, prepare, device):
+            _chosen[key] = found
             _write({**_read(), key: list(found)})
-        _chosen[key] = found
+        else:
+            _chosen[key] = table  # in this process
     return _chosen[key]  # type: ignore[return-value]
 
 
-def fastest(candidates: Sequence[Blocks], prepare: Prepare[Blocks], device: torch.device) -> Blocks:
-    """The fastest blocks whose results are those of the first."""
-    table, best, least = candidates[0], candidates[0], 0.0
+def fastest(candidates: Sequence[Blocks], prepare: Prepare[Blocks], device: torch.device) -> Blocks | None:
+    """The fastest blocks whose results are those of the first; None without memory to find out."""
+    table = best = candidates[0]
     try:
         launch = prepare()
         expected = [result.clone() for result in launch(table)]
         least = GAIN * _milliseconds(partial(launch, table), device)
-    except torch.OutOfMemoryError:  # no room for a trial beside the training
-        return table
+    except torch.OutOfMemoryError:
+        return None
     for blocks in candidates[1:]:
         try:
             right = all(map(_agree, launch(blocks), expected))
@@ -84,16 +86,34 @@ def fastest(candidates: Sequence[Blocks], prepare: Prepare[Blocks], device: torc
     return best
 
 
-def random_like(tensor: Tensor) -> Tensor:
-    """Normal numbers laid out as the tensor is; the random numbers of the program stay as they are."""
-    return torch.empty_like(tensor).normal_(generator=torch.Generator(tensor.device).manual_seed(0))
+def on_random_numbers(
+    launch: Callable[..., Tensor | None], codes: Tensor, inputs: Sequence[Tensor], results: Sequence[Tensor] = ()
+) -> Callable[[Blocks], tuple[Tensor, ...]]:
+    """What launches a kernel with some blocks, and hands over its results.
 
+    Args:
+        launch: takes blocks, inputs and results; fills the results, or returns one.
+        codes: of the levels.
+        inputs: in whose place random ones are taken, of the same layout; bytes are winners.
+        results: in whose place others are filled, from zero each time.
+    """
+    generator = torch.Generator(codes.device).manual_seed(0)  # the random numbers of the program stay as they are
 
-def random_winners(winner: Tensor, codes: Tensor) -> Tensor:
-    """Winners among these codes."""
-    generator = torch.Generator(winner.device).manual_seed(1)
-    places = torch.randint(len(codes), winner.shape, generator=generator, device=winner.device)
-    return torch.empty_like(winner).copy_(codes[places])
+    def random_like(tensor: Tensor) -> Tensor:
+        if tensor.dtype != torch.uint8:
+            return torch.empty_like(tensor).normal_(generator=generator)
+        places = torch.randint(len(codes), tensor.shape, generator=generator, device=tensor.device)
+        return torch.empty_like(tensor).copy_(codes[places])
+
+    tried, filled = [random_like(tensor) for tensor in inputs], tuple(torch.empty_like(tensor) for tensor in results)
+
+    def attempt(blocks: Blocks) -> tuple[Tensor, ...]:
+        for tensor in filled:
+            tensor.zero_()
+        made = launch(blocks, *tried, *filled)
+        return filled if made is None else (made,)
+
+    return attempt
 
 
 def _agree(result: Tensor, expected: Tensor) -> bool:

@@ -5,7 +5,7 @@ added afterwards, always in the same order, so the result is deterministic. Wher
 position are summed over together, and lie innermost in memory, as the tensor cores want it.
 """
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 import triton
@@ -14,8 +14,18 @@ from torch import Tensor
 
 from . import trial
 from .patch_tables import PatchTables
-from .respond import Blocks, find, patches, precision, tap_offsets, taps_at
+from .respond import Blocks, find, other_blocks, patches, precision, tap_offsets, taps_at
 from .sizes import cdiv, next_power_of_2, vector_width
+
+SIZES = (
+    (32, 128, 4, 1),
+    (64, 64, 4, 1),
+    (64, 64, 4, 3),
+    (64, 128, 4, 1),
+    (64, 128, 8, 2),
+    (128, 64, 4, 1),
+    (128, 64, 8, 1),
+)
 
 
 @triton.jit
@@ -151,17 +161,16 @@ def weight_grad(
         )  # fmt: skip
         return sums[:, :, : tables.taps].sum(0)
 
-    def prepare() -> Callable[[Blocks], tuple[Tensor]]:
-        tried = trial.random_like(pyramid), trial.random_like(grad), trial.random_winners(winner, tables.codes)
-        return lambda blocks: (launch(blocks, *tried),)
-
     if blocks is None:
         layer = (
             filters, per_group, groups, parts, tables.taps, len(tables), tables.plain, tables.positions, by_image,
             pyramid.dtype, precision(),
         )  # fmt: skip
         table = choose_blocks(filters, per_group, tables.taps, pyramid.dtype, 1 if len(tables) > 1 else 2)
-        blocks = trial.choose("weight_grad", layer, pyramid.device, table, other_blocks, prepare)
+        blocks = trial.choose(
+            "weight_grad", layer, pyramid.device, table, partial(other_blocks, sizes=SIZES),
+            lambda: trial.on_random_numbers(launch, tables.codes, (pyramid, grad, winner)),
+        )  # fmt: skip
     return launch(blocks, pyramid, grad, winner)
 
 
@@ -175,20 +184,6 @@ def choose_blocks(filters: int, channels: int, taps: int, dtype: torch.dtype, st
     if channels == 1 and (dtype != torch.float32 or taps <= 64):
         return (128, block_m, 64, 4, stages, None) if dtype == torch.float32 else (64, block_m, 64, 8, stages, None)
     return 64, block_m, 128, 4, stages, None
-
-
-def other_blocks(table: Blocks) -> list[Blocks]:
-    """What else may be fast, for as many filters at a time."""
-    sizes = (
-        (32, 128, 4, 1),
-        (64, 64, 4, 1),
-        (64, 64, 4, 3),
-        (64, 128, 4, 1),
-        (64, 128, 8, 2),
-        (128, 64, 4, 1),
-        (128, 64, 8, 1),
-    )
-    return [(rows, table[1], taps, warps, stages, None) for rows, taps, warps, stages in sizes]
 
 
 def choose_splits(units: int, tiles: int) -> int:
