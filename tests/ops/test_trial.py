@@ -238,6 +238,20 @@ def test_the_fastest_that_is_right_is_taken(others, best):
     assert trial.fastest([TABLE, *others], lambda: launch, torch.device("cpu")) == best
 
 
+def test_a_launch_knows_nothing_of_the_one_before_it():
+    codes, inputs = torch.tensor([3, 5], dtype=torch.int32), (torch.zeros(50), torch.zeros(50, dtype=torch.uint8))
+    given = torch.zeros(50)
+
+    def launch(blocks, numbers, winners, total):
+        total += numbers * winners
+
+    attempt = trial.on_random_numbers(launch, codes, inputs, (given,))
+    (first,) = (result.clone() for result in attempt((1,)))
+    assert torch.equal(attempt((1,))[0], first)
+    assert first.unique().numel() > 40
+    assert not given.any()
+
+
 @pytest.mark.usefixtures("asked")
 def test_without_room_for_a_trial_the_table_counts_in_this_process(kept):
     prepared = []
