@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scaleconv import SIConv2d
-from scaleconv.experiments import load_item, read_records
+from scaleconv.experiments import cost, load_item, read_records
 from scaleconv.experiments.cost import formula, run_cost
 from scaleconv.experiments.direct import DirectSIConv2d, milliseconds
 from scaleconv.ops.signature import DEFAULT_SCALES
@@ -69,3 +69,14 @@ def test_time_is_the_median_of_whole_passes():
     layer = SIConv2d(1, 2, 3)
     assert milliseconds(layer, torch.rand(1, 1, 8, 8), calls=3) > 0
     assert layer.weight.grad is None
+
+
+def test_a_first_layer_is_timed_without_the_gradient_of_its_input(monkeypatch):
+    needed = {}
+    monkeypatch.setattr(
+        cost, "milliseconds", lambda layer, images, _: needed.setdefault(images.shape[1], images.requires_grad)
+    )
+    study = load_item("cost", "quick")
+    for layer in study.layers:
+        cost._time(study, layer, "conv2d", (1.0,), "cpu")
+    assert needed == {1: False, 36: True}

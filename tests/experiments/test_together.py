@@ -68,6 +68,22 @@ def test_on_a_gpu_each_fold_ends_as_if_alone(model, exact, monkeypatch):
         assert (weights(step_by_step) - weights(alone)).norm() < allowed
 
 
+def test_columns_at_once_end_where_they_do_one_after_the_other(monkeypatch):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    monkeypatch.setattr(together_module, "UNROLL", 2)
+    ends = []
+    for take in (stacked._take_columns_at_once, lambda _: None):
+        monkeypatch.setattr(stacked, "_take_columns_at_once", take)
+        trainers = [make_trainer("hierarchical", fold, "cuda", Shape()) for fold in range(3)]
+        together = Together(trainers)
+        assert isinstance(together.stack.template, stacked._ColumnsAtOnce) == (not ends)
+        for epoch in range(1, 11):
+            together.epoch(epoch)
+        ends.append(torch.stack([weights(trainer) for trainer in trainers]))
+    assert torch.equal(*ends)
+
+
 def test_on_the_cpu_each_fold_ends_as_if_alone():
     together = [make_trainer("convnet", fold, "cpu") for fold in range(2)]
     Together(together).epoch(1)

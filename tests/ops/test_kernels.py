@@ -30,6 +30,7 @@ CALLS = {
     "one channel": ((2, 1, 8, 7), (5, 1, 5, 4), {}),
     "padded": ((1, 8, 6, 5), (20, 8, 3, 3), {"padding": 1}),
     "strided groups": ((1, 6, 7, 6), (6, 3, 3, 5), {"stride": (2, 1), "padding": (1, 2), "groups": 2}),
+    "strided": ((1, 4, 9, 8), (5, 4, 3, 3), {"stride": 2, "padding": 1}),
     "dilated": ((1, 3, 9, 8), (4, 3, 3, 2), {"dilation": (2, 1), "padding": 1}),
     "same, even kernel": ((1, 5, 6, 7), (4, 5, 4, 3), {"padding": "same"}),
     "depthwise": ((1, 3, 7, 6), (3, 1, 3, 3), {"padding": 1, "groups": 3}),
@@ -82,16 +83,20 @@ def test_random_calls_agree_with_the_loops(size, channels, maps, kernel, stride,
 
 
 RULES = {
-    "all direct": lambda *_: True,
-    "small direct": lambda _, level: level.scale < 1.1,
-    "some direct": lambda _, level: level.scale in (1, DEFAULT_SCALES[3], DEFAULT_SCALES[0]),
+    "whole": lambda *_: "whole",
+    "strided": lambda _, level: "strided" if level.regular else "whole",
+    "apart": lambda *_: "apart",
+    "small ones whole": lambda _, level: "whole" if level.scale < 1.1 else None,
+    "some apart": lambda _, level: dict(zip(DEFAULT_SCALES, ("apart", None, "whole", "apart"), strict=False)).get(
+        level.scale
+    ),
 }
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("name", ["padded", "dilated", "same, even kernel"])
+@pytest.mark.parametrize("name", ["padded", "strided", "dilated", "same, even kernel"])
 def test_the_order_in_which_a_level_is_taken_changes_nothing(name, rule, monkeypatch):
-    monkeypatch.setattr(call_module, "prefers_direct", rule)
+    monkeypatch.setattr(call_module, "library_form", rule)
     monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
     shape, weight_shape, call = CALLS[name]
     leaves = leaves_of(shape, weight_shape)
@@ -106,9 +111,9 @@ def test_the_order_in_which_a_level_is_taken_changes_nothing(name, rule, monkeyp
 
 
 @pytest.mark.parametrize("scales", [(2, 0.6, 1, 1.5), (1.5, 1, 0.6, 2), (1, 2)])
-@pytest.mark.parametrize("rule", [lambda *_: True, lambda *_: False, RULES["small direct"]])
+@pytest.mark.parametrize("rule", [lambda *_: None, RULES["whole"], RULES["apart"], RULES["small ones whole"]])
 def test_a_tie_goes_to_the_scale_listed_first(scales, rule, monkeypatch):
-    monkeypatch.setattr(call_module, "prefers_direct", rule)
+    monkeypatch.setattr(call_module, "library_form", rule)
     monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
     leaves = [torch.zeros(1, 1, 8, 8, device=DEVICE), random(2, 1, 3, 3)]  # all levels that cover give zero
     _, winner = by_kernels(leaves, {"scales": scales}, return_winner=True)
@@ -117,11 +122,12 @@ def test_a_tie_goes_to_the_scale_listed_first(scales, rule, monkeypatch):
     assert torch.equal(winner, expected)
 
 
-def test_wide_layers_take_small_levels_whole_and_large_ones_on_patches():
-    wide = make_signature((64, 56, 56), (64, 64, 3, 3), 1, 1, 1, 1, (0.63, 1, 2, 4))
-    assert [call_module.prefers_direct(wide, level) for level in wide.plan.levels] == [True, True, True, False]
+def test_a_library_takes_the_levels_of_wide_layers_in_the_form_that_moves_least():
+    wide = make_signature((64, 56, 56), (64, 64, 3, 3), 1, 1, 1, 1, (0.63, 1, 2, 2.5, 4))
+    forms = {level.scale: call_module.library_form(wide, level) for level in wide.plan.levels}
+    assert forms == {1: "whole", 0.63: "whole", 2: "strided", 2.5: "apart", 4: "apart"}
     image = make_signature((1, 28, 28), (36, 1, 7, 7), 1, 0, 1, 1, DEFAULT_SCALES)
-    assert not any(call_module.prefers_direct(image, level) for level in image.plan.levels)
+    assert not any(call_module.library_form(image, level) for level in image.plan.levels)
 
 
 @pytest.mark.parametrize(

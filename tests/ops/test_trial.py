@@ -89,7 +89,7 @@ def test_so_are_the_kernels_of_local_filters(tried, kept, whole_float32):
 @pytest.mark.usefixtures("asked")
 def test_a_trial_leaves_no_trace_where_levels_compete_with_what_is_there(monkeypatch):
     """The identity is taken whole, so that the kernel starts from responses, which a wrong trial could raise."""
-    monkeypatch.setattr(call_module, "prefers_direct", lambda _, level: level.scale == 1)
+    monkeypatch.setattr(call_module, "library_form", lambda _, level: "whole" if level.scale == 1 else None)
     monkeypatch.setattr(call_module, "CALLS", BoundedCache(entries=8, nbytes=2**30))
     assert_leaves_no_trace(monkeypatch)
 
@@ -113,6 +113,24 @@ def assert_leaves_no_trace(monkeypatch):
     assert torch.equal(torch.random.get_rng_state(), random_state)
     torch.backends.cudnn.benchmark = False
     assert all(torch.equal(mine, true) for mine, true in zip(got, train(leaves), strict=True))
+
+
+@pytest.mark.usefixtures("asked")
+def test_blocks_that_read_more_zeros_behind_the_taps_agree(monkeypatch):
+    agree = []
+
+    def compare(candidates, prepare, _):
+        launch = prepare()
+        expected = [result.clone() for result in launch(candidates[0])]
+        assert len({blocks[2] for blocks in candidates}) > 1  # taps at a time
+        for blocks in candidates:
+            agree.extend(map(trial._agree, launch(blocks), expected))
+        return candidates[0]
+
+    monkeypatch.setattr(trial, "fastest", compare)
+    train(leaves_of(*SHAPES))
+    assert len(agree) > 10
+    assert all(agree)
 
 
 @pytest.mark.usefixtures("asked")

@@ -35,7 +35,7 @@ SWEEPS = {"largest": "largest of six scales", "count": "number of scales from 1 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """A layer to measure; its name goes into file names."""
+    """A layer to measure; its name goes into file names, and a first layer needs no gradient of its input."""
 
     name: str
     title: str
@@ -43,6 +43,7 @@ class LayerShape:
     maps: int
     size: int
     kernel: int
+    input_grad: bool = True
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def _time(study: CostStudy, layer: LayerShape, method: str, scales: Sequence[flo
     else:
         module = SIConv2d(*shape, scales=scales)
     images = torch.rand(study.batch, layer.channels, layer.size, layer.size, device=device)
-    return milliseconds(module.to(device), images, study.calls)
+    return milliseconds(module.to(device), images.requires_grad_(layer.input_grad), study.calls)
 
 
 def _config(study: CostStudy) -> dict[str, Any]:

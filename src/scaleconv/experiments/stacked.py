@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from ..models.pyramid import HierarchicalConvNet
 from ..nn import SIConv2d
 from ..ops import library
 from ..ops.first_layer import MOST_WINNERS, first_layer
@@ -31,6 +32,7 @@ class Stack:
             _take_first_layers_at_once(self.template)
             _convolve_in_parts(self.template)
             _pool_in_one_pass(self.template)
+            _take_columns_at_once(self.template)
         self.images = torch.cat([trainer.images for trainer in trainers])
         self.labels = torch.cat([trainer.labels for trainer in trainers])
         starts = list(accumulate((len(trainer.images) for trainer in trainers), initial=0))[:-1]
@@ -145,6 +147,28 @@ def _pool_in_one_pass(network: nn.Module) -> None:
             if type(relu) is nn.ReLU and (window := _window(pool)):
                 stages[index] = nn.Identity()
                 stages[index + 1] = _ReLUMaxPool2d(window, ceil_mode=True)
+
+
+class _ColumnsAtOnce(HierarchicalConvNet):
+    """The hierarchical network with a stream for each column, as a small one leaves most of a GPU idle."""
+
+    streams: list[torch.cuda.Stream]
+
+    def columns(self, images: Tensor) -> list[Tensor]:
+        here, features = torch.cuda.current_stream(), []
+        for index, stream in enumerate(self.streams):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                features.append(self.column(images, index))
+        for stream in self.streams:
+            here.wait_stream(stream)
+        return features
+
+
+def _take_columns_at_once(network: nn.Module) -> None:
+    if type(network) is HierarchicalConvNet:
+        network.__class__ = _ColumnsAtOnce
+        vars(network).update(streams=[torch.cuda.Stream() for _ in network.scales])
 
 
 def _window(pool: nn.Module) -> int:

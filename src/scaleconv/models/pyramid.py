@@ -56,14 +56,18 @@ class HierarchicalConvNet(nn.Module):
         self.register_buffer(name, matrix.float(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = []
-        for index, scale in enumerate(self.scales):
-            transform, resize = (getattr(self, f"{name}_{index}").to(images.dtype) for name in ("transform", "resize"))
-            level = images if scale == 1 else resample(images, transform, transform)
-            response = self.stages(level)  # (N, M, h, h)
-            features.append(resample(response, resize, resize).flatten(1))
-        logits: Tensor = self.classifier(torch.cat(features, dim=1))
+        logits: Tensor = self.classifier(torch.cat(self.columns(images), dim=1))
         return logits
+
+    def columns(self, images: Tensor) -> list[Tensor]:
+        """What the classifier sees of each level."""
+        return [self.column(images, index) for index in range(len(self.scales))]
+
+    def column(self, images: Tensor, index: int) -> Tensor:
+        transform, resize = (getattr(self, f"{name}_{index}").to(images.dtype) for name in ("transform", "resize"))
+        level = images if self.scales[index] == 1 else resample(images, transform, transform)
+        response = self.stages(level)  # (N, M, h, h)
+        return resample(response, resize, resize).flatten(1)
 
 
 class PyramidEnsemble(nn.Module):

@@ -73,12 +73,18 @@ def patches_macs(signature: Signature, level: Level) -> Macs:
 def strided_macs(signature: Signature, level: Level) -> Macs:
     """One image at a regular level: sample what the outputs meet, convolve with a stride."""
     covered = (len(level.height.targets), len(level.width.targets))
+    input_size = (signature.height.length, signature.width.length)
+    sampled = strided_size(signature, level)
+    return Macs(_convolution(signature, covered), _product(sampled, input_size, signature.in_channels))
+
+
+def strided_size(signature: Signature, level: Level) -> tuple[int, int]:
+    """Rows and columns that the outputs meet at a regular level."""
     axes = ((signature.height, level.height), (signature.width, level.width))
     rows, columns = (
         axis.stride * on.step * (len(on.targets) - 1) + axis.dilation * (axis.kernel - 1) + 1 for axis, on in axes
     )
-    input_size = (signature.height.length, signature.width.length)
-    return Macs(_convolution(signature, covered), _product((rows, columns), input_size, signature.in_channels))
+    return rows, columns
 
 
 def prefers_patches(signature: Signature, level: Level) -> bool:

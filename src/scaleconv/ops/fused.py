@@ -139,12 +139,12 @@ def _respond_whole(
     weight = weight.contiguous(memory_format=torch.channels_last)
     for level in levels:
         if level.plain:  # comes first, and starts the maximum
-            strongest = _pixels(F.conv2d(_images(_rescaled(pixels, level)), weight, bias, *_convolution(signature)))
+            strongest = _pixels(F.conv2d(_images(_rescaled(pixels, level)), weight, bias, *level.convolution))
             winner.fill_(level.code)
             continue
         need = level.elements(signature)
         for some, _, _ in _chunks(_images(pixels), signature, need, parts=1):
-            response = F.conv2d(_images(_rescaled(pixels[some], level)), weight, bias, *_convolution(signature))
+            response = F.conv2d(_images(_rescaled(pixels[some], level)), weight, bias, *level.convolution)
             compete(_pixels(response), level.align, strongest[some], winner[some], level.code)
     return _images(strongest)
 
@@ -174,7 +174,7 @@ def _add_back_whole(
                 _images(_rescaled(pixels[some], level)),
                 weight,
                 None,
-                *_convolution(signature),
+                *level.convolution,
                 False,
                 [0, 0],
                 1,
@@ -250,12 +250,6 @@ def _pieces(images: int, filters: int, pieces: int, parts: int) -> Chunks:
         size = images // units
         rows = slice(0, filters) if parts == 1 else slice(start * filters, (start + count) * filters)
         yield slice(start * size, (start + count) * size), rows, 1 if parts == 1 else count
-
-
-def _convolution(signature: Signature) -> tuple[list[int], list[int], list[int]]:
-    """Stride, padding and dilation; what uneven padding puts behind a level is part of the level."""
-    axes = (signature.height, signature.width)
-    return [axis.stride for axis in axes], [axis.padding[0] for axis in axes], [axis.dilation for axis in axes]
 
 
 def _rescaled(pixels: Tensor, level: DirectLevel) -> Tensor:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 
 from ..cache import BoundedCache
+from ..cost import strided_size
 from ..geometry import Level
 from ..signature import Signature
-from .direct_tables import DirectLevel, make_direct_level
+from .direct_tables import DirectLevel, Form, make_direct_level
 from .local_tables import MOST_CHANNELS, LocalTables, count_cells, make_local_tables
 from .patch_tables import PatchTables, make_patch_tables, pool_tables
 
@@ -94,11 +95,15 @@ def _make_call(signature: Signature, library: bool, many: bool, antialias: bool,
         together = _together(signature, levels, antialias)
         local = tuple(make_local_tables(signature, some, antialias, device) for some in together)
         return Call((), make_patch_tables(signature, levels, antialias, device), local)
-    whole = [level for level in levels if library and prefers_direct(signature, level)]
-    if levels[0] not in whole:  # the identity starts the maximum
-        whole = []
-    direct = tuple(make_direct_level(signature, level, antialias, device) for level in whole)
-    rest = [level for level in levels if level not in whole]
+    forms = [library_form(signature, level) if library else None for level in levels]
+    if forms[0] is None:  # the identity starts the maximum
+        forms = [None] * len(levels)
+    direct = tuple(
+        make_direct_level(signature, level, form, antialias, device)
+        for level, form in zip(levels, forms, strict=True)
+        if form
+    )
+    rest = [level for level, form in zip(levels, forms, strict=True) if not form]
     return Call(direct, make_patch_tables(signature, rest, antialias, device) if rest else None)
 
 
@@ -129,16 +134,27 @@ def suits_local(signature: Signature) -> bool:
     )
 
 
-def prefers_direct(signature: Signature, level: Level) -> bool:
-    """Whether a library's convolution of the whole level costs less than the kernels on patches."""
+def library_form(signature: Signature, level: Level) -> Form | None:
+    """The form in which a library convolves a level at the least cost; None if the kernels on patches cost less."""
     filters, channels = signature.out_channels, signature.in_channels
     rate = next((rate for least, rate in LIBRARY_PRODUCTS if min(channels, filters) >= least), 0)
     if not rate:
-        return False
+        return None
+    height, width = signature.height, signature.width
+    taps = height.kernel * width.kernel * channels
+    positions = height.output_size * width.output_size
+
+    def cost(pixels: int, responses: int, convolved: int) -> float:
+        moved = 0 if level.scale == 1 else 5 * responses * filters + 7 * pixels * channels
+        return moved + (2 * responses + convolved) * taps * filters / rate
+
     pixels = level.height.size * level.width.size
-    responses = level.height.response_size * level.width.response_size
-    taps = signature.height.kernel * signature.width.kernel * channels
-    positions = signature.height.output_size * signature.width.output_size
-    moved = 0 if level.scale == 1 else 5 * responses * filters + 7 * pixels * channels
-    direct = moved + (2 * responses + pixels) * taps * filters / rate
-    return direct < positions * taps * (PATCH_ACCESSES + filters / PATCH_PRODUCTS)
+    costs: dict[Form, float] = {
+        "whole": cost(pixels, level.height.response_size * level.width.response_size, pixels),
+        "apart": cost(positions * height.kernel * width.kernel, positions, positions),
+    }
+    if level.regular:
+        rows, columns = strided_size(signature, level)
+        costs["strided"] = cost(rows * columns, positions, rows * columns)
+    form = min(costs, key=lambda form: costs[form])
+    return form if costs[form] < positions * taps * (PATCH_ACCESSES + filters / PATCH_PRODUCTS) else None

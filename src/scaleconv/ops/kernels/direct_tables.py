@@ -1,15 +1,26 @@
-"""Tables of the levels that are taken whole: rescaled, convolved by a library, aligned; and the way back."""
+"""Tables of the levels that a library convolves, and of the way back. A level has one of three forms:
+
+- whole: rescaled, convolved and aligned, as the paper has it;
+- strided: a regular level is moved by the fraction at which the outputs read it while it is rescaled; a convolution
+  with a stride then gives the outputs;
+- apart: the patches that the outputs meet lie beside each other, none shares a pixel with another, and a convolution
+  whose stride is its kernel gives the outputs.
+"""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..geometry import Axis, AxisLevel, Level
-from ..resample import align_matrix, transform_matrix
+from ..resample import align_matrix, patch_matrix, strided_matrix, transform_matrix
 from ..signature import Signature
 from .bands import Bands, level_support, make_bands
+
+Form = Literal["whole", "strided", "apart"]
+Convolution = tuple[list[int], list[int], list[int]]
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,7 @@ class DirectLevel:
         plain: whether it is the identity, which is neither rescaled nor aligned.
         size: of the rescaled image, with the zeros that uneven padding puts behind it, (height, width).
         response: of the convolution, (height, width).
+        convolution: its stride, padding and dilation.
         rescale: makes it from the input.
         align: takes its responses to the output; nothing where they do not cover it.
         spread, collect: the transposed maps, from the output to the responses, and from its pixels to the input.
@@ -30,6 +42,7 @@ class DirectLevel:
     plain: bool
     size: tuple[int, int]
     response: tuple[int, int]
+    convolution: Convolution
     rescale: Bands
     align: Bands
     spread: Bands
@@ -45,17 +58,25 @@ class DirectLevel:
         return responses * signature.out_channels + (2 if back else 1) * pixels * signature.in_channels
 
 
-def make_direct_level(signature: Signature, level: Level, antialias: bool, device: torch.device) -> DirectLevel:
+def make_direct_level(
+    signature: Signature, level: Level, form: Form, antialias: bool, device: torch.device
+) -> DirectLevel:
     """The tables of one level."""
     axes = ((signature.height, level.height), (signature.width, level.width))
     support = level_support(level, antialias)
-    rescale = [_rescale(axis, on, support) for axis, on in axes]
-    align = [_align(axis, on) for axis, on in axes]
+    if form == "whole":
+        rescale = [_rescale(axis, on, support) for axis, on in axes]
+        align = [_placed(axis, on, align_matrix(on)) for axis, on in axes]
+    else:
+        make = strided_matrix if form == "strided" else patch_matrix
+        rescale = [make(axis, on, support) for axis, on in axes]
+        align = [_placed(axis, on, torch.eye(len(on.targets), dtype=torch.float64)) for axis, on in axes]
     return DirectLevel(
         code=level.index,
         plain=level.scale == 1,
         size=(len(rescale[0]), len(rescale[1])),
-        response=(level.height.response_size, level.width.response_size),
+        response=(align[0].shape[1], align[1].shape[1]),
+        convolution=_convolution(signature, level, form),
         rescale=make_bands(rescale[:1], rescale[1:], device),
         align=make_bands(align[:1], align[1:], device),
         spread=make_bands([align[0].mT], [align[1].mT], device),
@@ -63,10 +84,21 @@ def make_direct_level(signature: Signature, level: Level, antialias: bool, devic
     )
 
 
+def _convolution(signature: Signature, level: Level, form: Form) -> Convolution:
+    """Stride, padding and dilation."""
+    axes = (signature.height, signature.width)
+    stride, dilation = [axis.stride for axis in axes], [axis.dilation for axis in axes]
+    if form == "whole":
+        return stride, [axis.padding[0] for axis in axes], dilation
+    if form == "strided":
+        return [stride[0] * level.height.step, stride[1] * level.width.step], [0, 0], dilation
+    return [axis.kernel for axis in axes], [0, 0], [1, 1]
+
+
 def _rescale(axis: Axis, level: AxisLevel, support: float) -> Tensor:
     return F.pad(transform_matrix(axis, level, support), (0, 0, 0, axis.padding[1] - axis.padding[0]))
 
 
-def _align(axis: Axis, level: AxisLevel) -> Tensor:
-    """(outputs, responses), rows of zeros where the level does not cover."""
-    return F.pad(align_matrix(level), (0, 0, level.covered[0], axis.output_size - level.covered[1]))
+def _placed(axis: Axis, level: AxisLevel, align: Tensor) -> Tensor:
+    """(outputs, responses) from (covered outputs, responses), rows of zeros where the level does not cover."""
+    return F.pad(align, (0, 0, level.covered[0], axis.output_size - level.covered[1]))

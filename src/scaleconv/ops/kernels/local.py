@@ -247,7 +247,7 @@ def add_back_locally(
         )  # fmt: skip
 
     if blocks is None:
-        table = choose_back_blocks(filters)
+        table = choose_back_blocks(filters, len(tables), height * width)
         layer = _layer(weight, tables, parts, grad)
         blocks = trial.choose(
             "add_back_locally", layer, grad.device, table, other_back_blocks,
@@ -283,8 +283,9 @@ def choose_blocks(filters: int) -> Blocks:
     return 128 if block_m <= 64 else 64, block_m, 32, 4, 3
 
 
-def choose_back_blocks(filters: int) -> Blocks:
-    return 64, MOST_CHANNELS, min(max(next_power_of_2(filters), 16), 64), 4, 1
+def choose_back_blocks(filters: int, levels: int, pixels: int) -> Blocks:
+    block_m = min(max(next_power_of_2(filters), 16), 64)
+    return (128, MOST_CHANNELS, block_m, 4, 1) if levels == 1 and pixels > 256 else (64, MOST_CHANNELS, block_m, 4, 2)
 
 
 def other_blocks(table: Blocks) -> list[Blocks]:

@@ -268,7 +268,7 @@ def respond(
         table = choose_blocks(filters, per_group, pyramid.dtype, tables, relu)
         blocks = trial.choose(
             "respond", layer, pyramid.device, table, other_blocks,
-            lambda: trial.on_random_numbers(launch, tables.codes, (pyramid, weight), (output, winner)),
+            lambda: trial.on_random_numbers(launch, tables.codes, (pyramid, weight), (output, winner), tables.taps),
         )  # fmt: skip
     launch(blocks, pyramid, weight, output, winner)
 
@@ -295,8 +295,8 @@ def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: Patch
     if filters > 64:
         return 64, 256 if filters > 128 else 128, 64, 8, 2, None
     block_m = max(next_power_of_2(filters), 16)
-    if channels > 1 and not tables.interpolates:
-        return 128, block_m, 32, 4, 3, None
+    if channels > 1 and not tables.interpolates:  # few positions make too few blocks to fill the GPU
+        return (128, block_m, 32, 4, 4, None) if tables.positions > 64 else (64, block_m, 32, 4, 3, None)
     if dtype == torch.float32 and channels > 1:
         return 64, block_m, 32, 4, 1, 168
     if dtype == torch.float32:

@@ -87,7 +87,11 @@ def fastest(candidates: Sequence[Blocks], prepare: Prepare[Blocks], device: torc
 
 
 def on_random_numbers(
-    launch: Callable[..., Tensor | None], codes: Tensor, inputs: Sequence[Tensor], results: Sequence[Tensor] = ()
+    launch: Callable[..., Tensor | None],
+    codes: Tensor,
+    inputs: Sequence[Tensor],
+    results: Sequence[Tensor] = (),
+    taps: int | None = None,
 ) -> Callable[[Blocks], tuple[Tensor, ...]]:
     """What launches a kernel with some blocks, and hands over its results.
 
@@ -96,6 +100,7 @@ def on_random_numbers(
         codes: of the levels.
         inputs: in whose place random ones are taken, of the same layout; bytes are winners.
         results: in whose place others are filled, from zero each time.
+        taps: of the filters, which are the last of the inputs; behind them are zeros, as many as some blocks read.
     """
     generator = torch.Generator(codes.device).manual_seed(0)  # the random numbers of the program stay as they are
 
@@ -106,6 +111,8 @@ def on_random_numbers(
         return torch.empty_like(tensor).copy_(codes[places])
 
     tried, filled = [random_like(tensor) for tensor in inputs], tuple(torch.empty_like(tensor) for tensor in results)
+    if taps is not None:
+        tried[-1][:, taps:] = 0
 
     def attempt(blocks: Blocks) -> tuple[Tensor, ...]:
         for tensor in filled:

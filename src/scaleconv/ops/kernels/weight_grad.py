@@ -166,7 +166,7 @@ def weight_grad(
             filters, per_group, groups, parts, tables.taps, len(tables), tables.plain, tables.positions, by_image,
             pyramid.dtype, precision(),
         )  # fmt: skip
-        table = choose_blocks(filters, per_group, tables.taps, pyramid.dtype, 1 if len(tables) > 1 else 2)
+        table = choose_blocks(filters, per_group, pyramid.dtype, tables)
         blocks = trial.choose(
             "weight_grad", layer, pyramid.device, table, partial(other_blocks, sizes=SIZES),
             lambda: trial.on_random_numbers(launch, tables.codes, (pyramid, grad, winner)),
@@ -174,16 +174,21 @@ def weight_grad(
     return launch(blocks, pyramid, grad, winner)
 
 
-def choose_blocks(filters: int, channels: int, taps: int, dtype: torch.dtype, stages: int) -> Blocks:
-    """The fastest on an H200 for the shapes of `scaleconv bench`; loads that need no interpolation come in advance."""
+def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: PatchTables) -> Blocks:
+    """The fastest on an H200 for the shapes of `scaleconv bench`, and for the layers of the paper's networks."""
     block_m = min(max(next_power_of_2(filters), 16), 256)
     if block_m > 64:
         return 64, block_m, 128, 8, 1, None
     if block_m == 16:  # narrow ones of a single channel go wrong in 16 bits by Triton 3.6
         return 32, block_m, 128, 4, 1, None
-    if channels == 1 and (dtype != torch.float32 or taps <= 64):
-        return (128, block_m, 64, 4, stages, None) if dtype == torch.float32 else (64, block_m, 64, 8, stages, None)
-    return 64, block_m, 128, 4, stages, None
+    if dtype != torch.float32:
+        stages = 1 if len(tables) > 1 else 2  # loads that need no interpolation come in advance
+        return (64, block_m, 128, 4, stages, None) if channels > 1 else (64, block_m, 64, 8, stages, None)
+    if channels > 1:
+        return 32, block_m, 128, 4, 3, None
+    if tables.taps > 64:
+        return 64, block_m, 128, 4, 1, None
+    return (64, block_m, 64, 8, 2, None) if tables.interpolates else (64, block_m, 64, 4, 1, None)
 
 
 def choose_splits(units: int, tiles: int) -> int:
