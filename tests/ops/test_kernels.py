@@ -23,6 +23,7 @@ from tolerance import assert_close
 pytest.importorskip("triton")
 from scaleconv.ops import fused
 from scaleconv.ops.kernels import call as call_module
+from scaleconv.ops.kernels.patch_tables import make_patch_tables
 
 pytestmark = pytest.mark.usefixtures("whole_float32")
 GOLDEN = Path(__file__).parents[1] / "golden" / "si_conv2d.npz"
@@ -126,6 +127,9 @@ def test_a_library_takes_the_levels_of_wide_layers_in_the_form_that_moves_least(
     wide = make_signature((64, 56, 56), (64, 64, 3, 3), 1, 1, 1, 1, (0.63, 1, 2, 2.5, 4))
     forms = {level.scale: call_module.library_form(wide, level) for level in wide.plan.levels}
     assert forms == {1: "whole", 0.63: "whole", 2: "strided", 2.5: "apart", 4: "apart"}
+    points = make_signature((64, 56, 56), (64, 64, 1, 1), 1, 0, 1, 1, (0.63, 1, 1.5))
+    forms = {level.scale: call_module.library_form(points, level) for level in points.plan.levels}
+    assert forms == {1: "whole", 0.63: "whole", 1.5: "apart"}
     image = make_signature((1, 28, 28), (36, 1, 7, 7), 1, 0, 1, 1, DEFAULT_SCALES)
     assert not any(call_module.library_form(image, level) for level in image.plan.levels)
 
@@ -162,6 +166,19 @@ def test_images_in_chunks_give_the_same_bits_as_all_at_once(monkeypatch):
     assert torch.equal(whole, pieces)
     for a, b in zip(grads, torch.autograd.grad(pieces, leaves, sent), strict=True):
         assert_close(a.cpu(), b.cpu())
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "chunks"),
+    [(128, 11, [64, 64]), (200, 11, [67, 67, 66]), (60, 11, [30, 30]), (64, 22, [10] * 6 + [4])],
+)
+def test_pyramids_are_made_for_enough_images_to_lie_side_by_side_if_that_is_little(images, size, chunks, monkeypatch):
+    monkeypatch.setattr(fused, "LITTLE", 2**24)
+    monkeypatch.setattr(fused, "ENOUGH", 2**26)
+    signature = make_signature((36, size, size), (1, 36, 5, 5), 1, 0, 1, 1, [2 ** (k / 11) for k in range(12)])
+    tables = make_patch_tables(signature, signature.plan.levels, False, torch.device("cpu"))
+    taken = fused._pyramid_chunks(torch.empty(images, 36, size, size), signature, tables, 1)
+    assert [some.stop - some.start for some, _, _ in taken] == chunks
 
 
 def test_repeated_calls_give_the_same_bits():

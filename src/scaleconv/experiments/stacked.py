@@ -55,7 +55,10 @@ class Stack:
         self.optimiser.zero_grad(set_to_none=True)
         mixed = self.recipe.precision == "bfloat16"
         with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
-            logits = torch.vmap(self._answer)(self.parameters, images).flatten(0, 1)
+            shared = {name: parameter.view_as(parameter) for name, parameter in self.parameters.items()}
+            logits = torch.vmap(self._answer)(shared, images).flatten(
+                0, 1
+            )  # the gradients of all streams meet in a view
         losses = F.cross_entropy(logits.float() if mixed else logits, labels, reduction="none")
         means = losses.unflatten(0, chosen.shape).mean(1)
         means.sum().backward()

@@ -31,6 +31,7 @@ from .signature import Signature
 WORKSPACE = 2.0
 LITTLE = 16 * 2**20
 SIDE_BY_SIDE = 64  # images from which the kernels take those of one position together
+ENOUGH = 64 * 2**20  # bytes that so many may take where fewer, which are slower, would need less
 LARGEST = 2**31 - 1  # the kernels count elements in 32 bits
 
 Chunks = Iterator[tuple[slice, slice, int]]
@@ -59,7 +60,7 @@ def fused_forward(
                 respond_locally(pixels, weight[rows], biases, output[some], winner[some], tables, count)
     elif call.patches:
         flat = _flat_weight(weight, call.patches)
-        for some, rows, count in _chunks(input, signature, _pyramid_elements(call.patches, signature), parts):
+        for some, rows, count in _pyramid_chunks(input, signature, call.patches, parts):
             pyramid, biases = _pyramid(_pixels(input[some]), call.patches, count), None if bias is None else bias[rows]
             respond(pyramid, flat[rows], biases, output[some], winner[some], call.patches, signature.groups, count)
     return output.contiguous(memory_format=layout), winner.unflatten(1, shape).permute(0, 3, 1, 2)
@@ -108,7 +109,7 @@ def first_layer_forward(
     output = input.new_empty((len(input), *shape, filters)).permute(0, 3, 1, 2)
     winner = input.new_empty((len(input), shape[0] * shape[1], filters), dtype=torch.uint8)
     flat = _flat_weight(weight, tables)
-    for some, rows, count in _chunks(input, signature, _pyramid_elements(tables, signature), parts):
+    for some, rows, count in _pyramid_chunks(input, signature, tables, parts):
         pyramid, biases = _pyramid(_pixels(input[some]), tables, count), None if bias is None else bias[rows]
         respond(pyramid, flat[rows], biases, output[some], winner[some], tables, 1, count, relu=True)
     return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
@@ -210,7 +211,7 @@ def _add_to_weight(
     total: Tensor, grad: Tensor, won: Tensor, pixels: Tensor, signature: Signature, tables: PatchTables, parts: int
 ) -> None:
     kernel = (signature.height.kernel, signature.width.kernel, total.shape[1])
-    for some, rows, count in _chunks(_images(pixels), signature, _pyramid_elements(tables, signature), parts):
+    for some, rows, count in _pyramid_chunks(_images(pixels), signature, tables, parts):
         pyramid = _pyramid(pixels[some], tables, count, innermost=True)
         sent, by = (tensor[some].flatten(1, 2) for tensor in (grad, won))
         if len(sent) // count >= SIDE_BY_SIDE:
@@ -219,16 +220,20 @@ def _add_to_weight(
         total[rows] += flat.unflatten(1, kernel).permute(0, 3, 1, 2)
 
 
-def _pyramid_elements(tables: PatchTables, signature: Signature) -> int:
-    """For one image."""
-    return tables.pyramid.pixels * signature.in_channels
+def _pyramid_chunks(input: Tensor, signature: Signature, tables: PatchTables, parts: int) -> Chunks:
+    """Images whose pyramids to make at a time, enough of them to lie side by side unless they take much memory."""
+    per_image = tables.pyramid.pixels * signature.in_channels
+    enough = SIDE_BY_SIDE if 2 * SIDE_BY_SIDE * per_image * input.element_size() <= ENOUGH else 1
+    return _chunks(input, signature, per_image, parts, enough)
 
 
-def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int) -> Chunks:
-    """Images to take at a time, the filters they meet, and how many parts of the batch they are."""
+def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int, least: int = 1) -> Chunks:
+    """Images to take at a time, at least so many if there are, the filters they meet, and how many parts they are."""
     outputs = len(input) * signature.out_channels * signature.height.output_size * signature.width.output_size
     allowed = max(int(WORKSPACE * (input.numel() + outputs)), LITTLE // input.element_size())
     pieces = max(-(-len(input) * per_image // min(allowed, LARGEST)), -(-outputs // LARGEST))
+    if len(input) >= least:
+        pieces = min(pieces, len(input) // least)
     return _pieces(len(input), signature.out_channels, pieces, parts)
 
 

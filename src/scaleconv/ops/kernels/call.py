@@ -20,8 +20,10 @@ from .patch_tables import PatchTables, make_patch_tables, pool_tables
 
 # In accesses to memory that take as long: forward, and both ways back.
 LIBRARY_PRODUCTS = ((64, 100), (16, 45))  # products of the library in one access, for at least so many channels
-PATCH_ACCESSES = 14  # for every tap at every position
-PATCH_PRODUCTS = 25  # further products in one access
+MOVED = 7  # for every pixel of a level, from and to the input
+ALIGNED = 5  # for every response
+PATCH_ACCESSES = 4  # for every tap at every position
+PATCH_PRODUCTS = 11  # further products in one access
 
 IMAGES_PER_FILTER = 1  # images from which local filters are worth their making, and at least
 LEAST_IMAGES = 64
@@ -144,17 +146,19 @@ def library_form(signature: Signature, level: Level) -> Form | None:
     taps = height.kernel * width.kernel * channels
     positions = height.output_size * width.output_size
 
-    def cost(pixels: int, responses: int, convolved: int) -> float:
-        moved = 0 if level.scale == 1 else 5 * responses * filters + 7 * pixels * channels
-        return moved + (2 * responses + convolved) * taps * filters / rate
+    def cost(pixels: int, responses: int, met: float) -> float:
+        """`met` are the pixels for which the gradient takes as long as for those of a plain convolution."""
+        moved = 0 if level.scale == 1 else ALIGNED * responses * filters + MOVED * pixels * channels
+        return moved + (2 * responses + met) * taps * filters / rate
 
-    pixels = level.height.size * level.width.size
-    costs: dict[Form, float] = {
-        "whole": cost(pixels, level.height.response_size * level.width.response_size, pixels),
-        "apart": cost(positions * height.kernel * width.kernel, positions, positions),
-    }
+    pixels, apart = level.height.size * level.width.size, positions * height.kernel * width.kernel
+    whole = cost(pixels, level.height.response_size * level.width.response_size, pixels)
+    costs: dict[Form, float] = {"whole": whole}
+    if level.scale != 1:
+        costs["apart"] = cost(apart, positions, 2 / 3 * apart)
     if level.regular:
         rows, columns = strided_size(signature, level)
         costs["strided"] = cost(rows * columns, positions, rows * columns)
     form = min(costs, key=lambda form: costs[form])
-    return form if costs[form] < positions * taps * (PATCH_ACCESSES + filters / PATCH_PRODUCTS) else None
+    patches = positions * taps * (PATCH_ACCESSES + filters / PATCH_PRODUCTS) + MOVED * pixels * channels
+    return form if costs[form] < patches else None
