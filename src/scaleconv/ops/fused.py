@@ -137,15 +137,15 @@ def _respond_whole(
     signature: Signature,
 ) -> Tensor:
     """Output of the levels that a library convolves, in channels_last; fills in the winner."""
-    weight = weight.contiguous(memory_format=torch.channels_last)
     for level in levels:
+        filters = _filters(weight, level)
         if level.plain:  # comes first, and starts the maximum
-            strongest = _pixels(F.conv2d(_images(_rescaled(pixels, level)), weight, bias, *level.convolution))
+            strongest = _pixels(F.conv2d(_images(_rescaled(pixels, level)), filters, bias, *level.convolution))
             winner.fill_(level.code)
             continue
         need = level.elements(signature)
         for some, _, _ in _chunks(_images(pixels), signature, need, parts=1):
-            response = F.conv2d(_images(_rescaled(pixels[some], level)), weight, bias, *level.convolution)
+            response = F.conv2d(_images(_rescaled(pixels[some], level)), filters, bias, *level.convolution)
             compete(_pixels(response), level.align, strongest[some], winner[some], level.code)
     return _images(strongest)
 
@@ -161,9 +161,9 @@ def _add_back_whole(
     signature: Signature,
 ) -> None:
     """Add to both gradients what comes by the levels that a library convolves."""
-    weight = weight.contiguous(memory_format=torch.channels_last)
     needed = [to_input is not None, to_weight is not None, False]
     for level in call.direct:
+        filters = _filters(weight, level)
         need = level.elements(signature, back=True)
         for some, _, _ in _chunks(_images(pixels), signature, need, parts=1):
             share = slope[some]
@@ -173,7 +173,7 @@ def _add_back_whole(
             to_level, by_weight, _ = torch.ops.aten.convolution_backward(
                 _images(share),
                 _images(_rescaled(pixels[some], level)),
-                weight,
+                filters,
                 None,
                 *level.convolution,
                 False,
@@ -182,9 +182,10 @@ def _add_back_whole(
                 needed,
             )
             if to_weight is not None:
-                to_weight += by_weight
+                to_weight += _pixels(by_weight).view(to_weight.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
             if to_input is not None:
-                resample(_pixels(to_level), level.collect, to_input[some], add=True)
+                taken = _pixels(to_level).view(len(share), level.size[0], -1, pixels.shape[3])
+                resample(taken, level.collect, to_input[some], add=True)
 
 
 def _add_patches_back(
@@ -261,9 +262,15 @@ def _rescaled(pixels: Tensor, level: DirectLevel) -> Tensor:
     """The images at the size of a level: (N, h, w, C)."""
     if level.size == pixels.shape[1:3] and level.plain:
         return pixels
-    rescaled = pixels.new_empty((len(pixels), *level.size, pixels.shape[3]))
+    rescaled = pixels.new_empty((len(pixels), *level.size, level.taps * pixels.shape[3]))
     resample(pixels, level.rescale, rescaled)
     return rescaled
+
+
+def _filters(weight: Tensor, level: DirectLevel) -> Tensor:
+    """(M, C, Kh, Kw) in channels_last, or, where taps are channels, (M, Kh · Kw · C, 1, 1)."""
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    return weight if level.taps == 1 else weight.permute(0, 2, 3, 1).flatten(1)[:, :, None, None]
 
 
 def _pyramid(pixels: Tensor, tables: PatchTables, parts: int, *, innermost: bool = False) -> Tensor:

@@ -19,6 +19,8 @@ class Bands:
         row_first, col_first: the first pixel that a row (column) of the matrices reads.
         row_weights, col_weights: (rows, taps), what it takes of that pixel and those after it.
         pixel_rows, pixel_cols: for each pixel of the result, its row of the row and of the column matrices.
+        offsets: for each row and each column of the images that are read, what they add to the place of a pixel in
+            memory; None if the rows lie one after the other.
     """
 
     row_first: Tensor
@@ -27,6 +29,7 @@ class Bands:
     col_weights: Tensor
     pixel_rows: Tensor
     pixel_cols: Tensor
+    offsets: tuple[Tensor, Tensor] | None = None
 
     @property
     def pixels(self) -> int:
@@ -34,7 +37,9 @@ class Bands:
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in vars(self).values())
+        return sum(
+            tensor.nbytes for tensor in (*vars(self).values(), *(self.offsets or ())) if isinstance(tensor, Tensor)
+        )
 
 
 def level_support(level: Level, antialias: bool) -> float:

@@ -13,9 +13,9 @@ ELEMENTS = 1024  # of the result that a program makes of one image
 @triton.jit(do_not_specialize=["images", "code"])
 def _resample(
     source, winner, result, row_first, row_weights, col_first, col_weights, pixel_rows, pixel_cols,
-    images, pixels, channels, code, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, VECTOR: tl.constexpr,
-    ROW_TAPS: tl.constexpr, COL_TAPS: tl.constexpr, MASKED: tl.constexpr, ADD: tl.constexpr,
-    IMAGES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
+    row_offsets, col_offsets, images, pixels, channels, code, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    VECTOR: tl.constexpr, ROW_TAPS: tl.constexpr, COL_TAPS: tl.constexpr, MASKED: tl.constexpr, ADD: tl.constexpr,
+    OFFSETS: tl.constexpr, IMAGES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     pixel = tl.program_id(0) * BLOCK_X + tl.arange(0, BLOCK_X)
     channel = (tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C))[None, :]
@@ -26,17 +26,19 @@ def _resample(
     here = inside[:, None] & real
     row = tl.load(pixel_rows + pixel, mask=inside, other=0)
     col = tl.load(pixel_cols + pixel, mask=inside, other=0)
-    corner = tl.load(row_first + row) * WIDTH + tl.load(col_first + col)
+    above, left = tl.load(row_first + row), tl.load(col_first + col)
     first_image = tl.program_id(2) * IMAGES
     for image in range(first_image, tl.minimum(first_image + IMAGES, images)):
         start = image * (HEIGHT * WIDTH) * channels
         total = tl.zeros((BLOCK_X, BLOCK_C), dtype=tl.float32)
         for i in range(ROW_TAPS):
             row_weight = tl.load(row_weights + row * ROW_TAPS + i)
+            line = tl.load(row_offsets + above + i) if OFFSETS else (above + i) * WIDTH
             for j in tl.static_range(COL_TAPS):
+                place = line + (tl.load(col_offsets + left + j) if OFFSETS else left + j)
                 weight = (row_weight * tl.load(col_weights + col * COL_TAPS + j))[:, None]
                 taken = here & (weight != 0)  # what has no weight may lie outside, or be NaN
-                index = tl.multiple_of(start + (corner + i * WIDTH + j)[:, None] * channels + channel, (1, VECTOR))
+                index = tl.multiple_of(start + place[:, None] * channels + channel, (1, VECTOR))
                 value = tl.load(source + index, mask=taken, other=0).to(tl.float32)
                 if MASKED:
                     value = tl.where(tl.load(winner + index, mask=taken, other=0) == code, value, 0)
@@ -56,7 +58,7 @@ def resample(
     code: int = 0,
     add: bool = False,
 ) -> None:
-    """Resample images (N, H, W, C) into `result` (N, pixels, C); both contiguous.
+    """Resample images (N, H, W, C) into `result` (N, pixels, C); both contiguous, or the images as the bands have it.
 
     With `winner`, of the shape of the images, only what the level `code` won is taken. With `add`, it is added.
     """
@@ -68,9 +70,10 @@ def resample(
     _resample[grid](
         source, source if winner is None else winner, result,
         bands.row_first, bands.row_weights, bands.col_first, bands.col_weights, bands.pixel_rows, bands.pixel_cols,
-        images, bands.pixels, channels, code, HEIGHT=height, WIDTH=width, VECTOR=vector_width(channels, source.dtype),
-        ROW_TAPS=bands.row_weights.shape[1], COL_TAPS=bands.col_weights.shape[1],
-        MASKED=winner is not None, ADD=add, IMAGES=together, BLOCK_X=block_x, BLOCK_C=block_c, num_warps=4,
+        *(bands.offsets or (bands.row_first, bands.col_first)), images, bands.pixels, channels, code,
+        HEIGHT=height, WIDTH=width, VECTOR=vector_width(channels, source.dtype),
+        ROW_TAPS=bands.row_weights.shape[1], COL_TAPS=bands.col_weights.shape[1], MASKED=winner is not None, ADD=add,
+        OFFSETS=bands.offsets is not None, IMAGES=together, BLOCK_X=block_x, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
 
 
