@@ -6,7 +6,7 @@ from scaleconv import DEFAULT_SCALES, macs
 
 
 @pytest.mark.parametrize(
-    ("size", "kernel", "direct", "chosen"), [(28, 7, 11.7, 4.8), (11, 5, 13.1, 4.4)], ids=["first", "second"]
+    ("size", "kernel", "direct", "chosen"), [(28, 7, 11.7, 4.3), (11, 5, 13.1, 4.4)], ids=["first", "second"]
 )
 def test_convolutions_in_units_of_one_conv2d(size, kernel, direct, chosen):
     cost = macs((1, 36, size, size), (64, 36, kernel, kernel))

@@ -32,6 +32,19 @@ def test_responses_keep_the_centre_of_the_kernel():
     assert level.targets == (1.5, 3.5, 5.5, 7.5, 9.5, 11.5)
 
 
+def test_outputs_of_a_whole_scale_meet_the_same_pixels_one_stride_on():
+    # output 0 reads between responses 1 and 2, which meet samples 1 to 4, at ¼ to 1¾; the last one samples 11 to 14
+    assert axis(8, kernel=3).meets(axis(8, kernel=3).level(2)) == (0, 3)
+    # response ¾: strided responses 0 and 1 meet samples 0 to 4, the first of which lies at -¼
+    strided = axis(7, kernel=3, stride=2)
+    assert strided.meets(strided.level(2)) == (0, 0)
+    # at scale 3 output 0 reads response 3, which meets samples 3 to 5, at ⅔ to 1⅓
+    assert axis(8, kernel=3).meets(axis(8, kernel=3).level(3)) == (0, 3)
+    padded = axis(8, kernel=3, padding=(1, 1))
+    assert padded.meets(padded.level(2)) == (0, 0)
+    assert axis(8, kernel=3).meets(axis(8, kernel=3).level(1.5)) == (0, 0)
+
+
 def test_strided_targets_follow_the_kernel_not_the_grid():
     # outputs 0, 1, 2 stand over pixels 1, 3, 5 of 7; at scale 2 those lie at 2.5, 6.5, 10.5 of 14 samples
     level = axis(7, kernel=3, stride=2).level(2)

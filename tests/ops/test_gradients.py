@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 import torch
-from torch.func import grad, hessian, jacfwd, jacrev, vmap
+from torch.autograd import forward_ad
+from torch.func import grad, hessian, jacfwd, jacrev, vjp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
@@ -97,6 +98,51 @@ def test_an_infinite_gradient_goes_to_the_winner_only():
     (actual,) = torch.autograd.grad(output, weight, gradient)
     assert actual.isinf().sum() == weight[0].numel()
     assert not actual.isnan().any()
+
+
+def many_channels():
+    generator = torch.Generator().manual_seed(8)
+    shapes = ((3, 16, 6, 7), (4, 16, 3, 2))
+    return [torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)])
+def test_positions_that_send_no_gradient_are_left_out_and_change_nothing(wanted, monkeypatch):
+    tensors, grads, taken = many_channels(), [], []
+    few = pool._few_respond_backward
+    monkeypatch.setattr(pool, "_few_respond_backward", lambda *call: taken.append(len(call[2])) or few(*call))
+    for share in (0.7, -1):
+        monkeypatch.setattr(pool, "FEW", share)
+        output, winner = si_conv2d(*tensors, scales=SCALES, return_winner=True)
+        sent = torch.zeros_like(output)
+        sent[:, :, 2, 1], sent[1, 0, 0, 3] = 2, 5
+        grads.append(torch.autograd.grad(output, [tensors[index] for index in wanted], sent))
+    assert taken == [((winner == 2) & (sent != 0)).any(1).sum()]
+    assert 0 < taken[0] < 4
+    for left_out, all_taken in zip(*grads, strict=True):
+        torch.testing.assert_close(left_out, all_taken, rtol=0, atol=1e-12)
+        assert all_taken.abs().max() > 1
+
+
+def test_no_zero_is_left_out_that_is_differentiated_or_transformed():
+    """The gradient of the weight is linear in what is sent, so at zero its derivative is itself."""
+    images, weight = many_channels()
+    output = si_conv2d(images, weight, scales=SCALES)
+    change = torch.randn(output.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    expected = torch.autograd.grad(output, weight, change, retain_graph=True)[0]
+    zero = torch.zeros_like(output).requires_grad_()
+
+    def to_weight(sent, **options):
+        return torch.autograd.grad(output, weight, sent, retain_graph=True, **options)[0]
+
+    twice = torch.autograd.grad(to_weight(zero, create_graph=True), zero, expected)[0]
+    assert (twice * change).sum() == pytest.approx(expected.square().sum().item())
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(to_weight(forward_ad.make_dual(zero.detach(), change))).tangent
+    torch.testing.assert_close(tangent, expected, rtol=0, atol=1e-12)
+    _, pull_back = vjp(lambda weight: si_conv2d(images.detach(), weight, scales=SCALES), weight.detach())
+    both = vmap(lambda sent: pull_back(sent)[0])(torch.stack([zero.detach(), change]))
+    torch.testing.assert_close(both, torch.stack([torch.zeros_like(weight), expected]), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("channels", [2, 16])

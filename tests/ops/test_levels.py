@@ -8,26 +8,30 @@ from scaleconv.ops.pool import as_channels_last
 from scaleconv.ops.resample import SIDE_BY_SIDE, gather_patches, resample, spread_patches
 from scaleconv.ops.signature import make_signature
 
-PATCHES, DIRECT, STRIDED = "patches", "direct", "strided"
+PATCHES, DIRECT, STRIDED, FILTER = "patches", "direct", "strided", "filter"
 
 # Operations at one level: direct = convolution + C·h·W·(H + w) + M·H0·w'·(h' + W0), patches = convolution
 # + C·(H0·K)·W·(H + W0·K), where H0 × W0 are the covered outputs and h × w, h' × w' the level and its responses.
 CASES = {
     # scale 1.9: 22, 18 and 8; direct 324·75 + 22·12·34 + 3·8·18·26 = 44508, patches 64·75 + 40·12·52 = 29760
     # scale ½: 6, 2 and 4; direct 4·75 + 6·12·18 + 3·4·2·6 = 1740, patches 16·75 + 20·12·32 = 8880
-    "enlarged by patches, shrunk directly": ((1, 12, 12), (3, 1, 5, 5), (0.5, 1, 1.9), {0.5: DIRECT, 1.9: PATCHES}),
+    "enlarged by patches, shrunk directly": ((1, 12, 12), (3, 1, 5, 5), 0, (0.5, 1, 1.9), {0.5: DIRECT, 1.9: PATCHES}),
     # direct 324·25 + 22·12·34 + 8·18·26 = 20820, patches 64·25 + 40·12·52 = 26560, though it convolves a fifth of it
-    "one map: gathering costs more than it saves": ((1, 12, 12), (1, 1, 5, 5), (1, 1.9), {1.9: DIRECT}),
-    # the outputs lie 2 responses apart and meet 2·7 + 5 = 19 rows: 64·75 + 19·12·31 = 11868; 3: 26 rows
-    "whole numbers by strides": ((1, 12, 12), (3, 1, 5, 5), (2, 1, 3), {2: STRIDED, 3: STRIDED}),
+    "one map: gathering costs more than it saves": ((1, 12, 12), (1, 1, 5, 5), 0, (1, 1.9), {1.9: DIRECT}),
+    # output 0 reads between responses 2 and 3, which meet samples 2 to 7, which lie between pixels 0 and 4: 64·3·5²
+    # operations, and nothing to resample; at 3 response 5, samples 5 to 9, pixels 1 to 3: 64·3·3²
+    "whole numbers by the filter": ((1, 12, 12), (3, 1, 5, 5), 0, (2, 1, 3), {2: FILTER, 3: FILTER}),
+    # the first outputs meet zeros; they lie 2 responses apart and meet 2·11 + 5 = 27 rows; 3: 38 rows
+    "whole numbers by strides": ((1, 12, 12), (3, 1, 5, 5), 2, (2, 1, 3), {2: STRIDED, 3: STRIDED}),
     # 9, 9 and 10; direct 81·4 + 9·10·19 + 4·10·9·19 = 8874, patches 100·4 + 10·10·20 = 2400, though it convolves more
-    "many maps: aligning costs more than it saves": ((1, 10, 10), (4, 1, 1, 1), (1, 0.9), {0.9: PATCHES}),
+    "many maps: aligning costs more than it saves": ((1, 10, 10), (4, 1, 1, 1), 0, (1, 0.9), {0.9: PATCHES}),
 }
 
 
-@pytest.mark.parametrize(("image", "weight", "scales", "orders"), CASES.values(), ids=CASES)
-def test_the_order_with_fewer_operations_is_taken(image, weight, scales, orders):
-    levels = level_maps(make_signature(image, weight, 1, 0, 1, 1, scales), False, torch.float32, torch.device("cpu"))
+@pytest.mark.parametrize(("image", "weight", "padding", "scales", "orders"), CASES.values(), ids=CASES)
+def test_the_order_with_fewer_operations_is_taken(image, weight, padding, scales, orders):
+    signature = make_signature(image, weight, 1, padding, 1, 1, scales)
+    levels = level_maps(signature, False, torch.float32, torch.device("cpu"))
     kernel = weight[2:]
     assert {scales[level.index] for level in levels} == {1, *orders}
     for level in levels:
@@ -35,12 +39,17 @@ def test_the_order_with_fewer_operations_is_taken(image, weight, scales, orders)
         covered = [side.stop - side.start for side in level.region[1:]]
         if scale == 1:
             assert (level.sample, level.taps, level.align) == ((), (), ())
+            assert level.convolution == Convolution(stride=(1, 1), padding=(padding, padding))
+        elif orders[scale] == FILTER:
+            assert [tuple(matrix.shape) for matrix in level.filter] == [({2: 5, 3: 3}[scale], 5)] * 2
+            assert level.margin == {2: (0, 0, 0, 0), 3: (1, 1, 1, 1)}[scale]
+            assert (level.sample, level.taps, level.align) == ((), (), ())
             assert level.convolution == Convolution(stride=(1, 1))
         elif orders[scale] == PATCHES:
             assert [len(matrix) for matrix in level.sample] == [covered[0] * kernel[0], covered[1] * kernel[1]]
             assert (level.taps, level.align, level.convolution) == ((), (), Convolution(stride=kernel))
         elif orders[scale] == STRIDED:
-            assert [len(matrix) for matrix in level.sample] == [{2: 19, 3: 26}[scale]] * 2
+            assert [len(matrix) for matrix in level.sample] == [{2: 27, 3: 38}[scale]] * 2
             assert (level.taps, level.align, level.convolution) == ((), (), Convolution(stride=(scale, scale)))
         else:
             assert [len(matrix) for matrix in level.sample] == [int(scale * n) for n in image[1:]]

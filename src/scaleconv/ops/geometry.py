@@ -61,6 +61,22 @@ class Axis:
     def output_size(self) -> int:
         return self.response_size(self.length)
 
+    def meets(self, level: AxisLevel) -> tuple[int, int]:
+        """The first pixel that the first output meets at a regular level, and how many it meets.
+
+        Each further output meets as many, one stride on. Where padding or a clamped edge make a difference, it is none.
+        """
+        if not level.step:
+            return 0, 0
+        before = math.floor(level.targets[0])
+        first = self.stride * before - self.padding[0]
+        reach = self.dilation * (self.kernel - 1) + (self.stride if level.targets[0] > before else 0)
+        last = first + reach + self.stride * level.step * (len(level.targets) - 1)
+        if first < 0 or last >= level.size or level.sources[first] < 0 or level.sources[last] > self.length - 1:
+            return 0, 0
+        pixel = math.floor(level.sources[first])
+        return pixel, math.ceil(level.sources[first + reach]) - pixel + 1
+
     def level(self, scale: float) -> AxisLevel | None:
         """Place one level on this axis; None if it is too small to respond or covers no position."""
         size = math.floor(scale * self.length + SLACK)

@@ -1,15 +1,18 @@
 """The levels of a call as linear maps: sample the input, convolve, align. Matrices are made once and cached.
 
-Four kinds of level share this one form. The identity convolves the input as it is. A level in the direct order is
+Five kinds of level share this one form. The identity convolves the input as it is. A level in the direct order is
 sampled by T_s, convolved whole and aligned, as in the paper. A level in the patches order is sampled straight into the
 interpolated patches that the kernel meets at the covered outputs, and nothing is left to align. With few channels they
 lie side by side, and the convolution's stride is the kernel's size. With many, the taps become channels and the kernel
-1×1, whose gradients a CPU computes faster. Where the scale is a whole number, the outputs lie that many responses
-apart, and a convolution with a stride meets them alone. All are exact; the cheapest order is chosen.
+1×1, whose gradients a CPU computes faster. Where the scale is a whole number, all outputs meet the input alike: the
+filter is resampled instead, and a convolution of the input as it is gives the outputs. If padding or the edge makes a
+difference to some, they lie that many responses apart, and a convolution with a stride meets them alone. All are exact;
+the cheapest order is chosen.
 """
 
 from dataclasses import dataclass
 from types import EllipsisType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +20,9 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .cache import BoundedCache
-from .cost import prefers_patches
-from .geometry import Level
-from .resample import SIDE_BY_SIDE, align_matrix, patch_matrix, strided_matrix, transform_matrix
+from .cost import prefers_filter, prefers_patches
+from .geometry import Axis, AxisLevel, Level
+from .resample import SIDE_BY_SIDE, align_matrix, filter_matrix, patch_matrix, strided_matrix, transform_matrix
 from .signature import Signature
 
 
@@ -41,19 +44,23 @@ class LevelMap:
     Attributes:
         index, wins_ties: as in `geometry.Level`.
         region: where on the output the covered positions lie.
-        sample: matrices (rows, columns) that sample the input; empty for the identity.
-        taps: the kernel's size if its taps become channels of the sampled input and of the weight; empty if not.
         convolution: how the weight is applied to the sampled input.
+        sample: matrices (rows, columns) that sample the input; empty if it is convolved as it is.
+        margin: rows above and below, columns left and right, that no output meets and that are left out; or empty.
+        taps: the kernel's size if its taps become channels of the sampled input and of the weight; empty if not.
+        filter: matrices (rows, columns) that resample the weight; empty if it is taken as it is.
         align: matrices (rows, columns) that bring the response to the covered positions; empty if it is there already.
     """
 
     index: int
     wins_ties: bool
     region: tuple[EllipsisType, slice, slice]
-    sample: tuple[Tensor, ...]
-    taps: tuple[int, ...]
     convolution: Convolution
-    align: tuple[Tensor, ...]
+    sample: tuple[Tensor, ...] = ()
+    margin: tuple[int, ...] = ()
+    taps: tuple[int, ...] = ()
+    filter: tuple[Tensor, ...] = ()
+    align: tuple[Tensor, ...] = ()
 
 
 LEVEL_MAPS: BoundedCache[tuple[LevelMap, ...]] = BoundedCache(entries=128, nbytes=256 * 2**20)
@@ -70,16 +77,20 @@ def level_maps(signature: Signature, antialias: bool, dtype: torch.dtype, device
     if levels is None:
         with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.inference_mode(False):
             levels = tuple(_level_map(signature, level, antialias, dtype, device) for level in signature.plan.levels)
-        LEVEL_MAPS.put(key, levels, sum(matrix.nbytes for level in levels for matrix in (*level.sample, *level.align)))
+        matrices = [matrix for level in levels for matrix in (*level.sample, *level.filter, *level.align)]
+        LEVEL_MAPS.put(key, levels, sum(matrix.nbytes for matrix in matrices))
     return levels
 
 
 def _level_map(
     signature: Signature, level: Level, antialias: bool, dtype: torch.dtype, device: torch.device
 ) -> LevelMap:
-    height, width = signature.height, signature.width
-    vertical, horizontal = (height, level.height), (width, level.width)
+    axes = ((signature.height, level.height), (signature.width, level.width))
     support = max(1.0, 1 / level.scale) if antialias else 1.0
+    groups = signature.groups
+    kernel, stride, dilation = (
+        tuple(getattr(axis, name) for axis, _ in axes) for name in ("kernel", "stride", "dilation")
+    )
 
     def constants(*matrices: Tensor) -> tuple[Tensor, ...]:
         placed = tuple(matrix.to(device, dtype) for matrix in matrices)
@@ -88,34 +99,32 @@ def _level_map(
             matrix._dynamo_static_indices = {0, 1}  # type: ignore[attr-defined]
         return placed
 
-    taps: tuple[int, ...] = ()
-    align: tuple[Tensor, ...] = ()
-    if level.regular:
-        sample = constants(strided_matrix(*vertical, support), strided_matrix(*horizontal, support))
-        convolution = Convolution(
-            stride=(height.stride * level.height.step, width.stride * level.width.step),
-            dilation=(height.dilation, width.dilation),
-            groups=signature.groups,
-        )
-    elif prefers_patches(signature, level):
-        sample = constants(patch_matrix(*vertical, support), patch_matrix(*horizontal, support))
-        kernel = (height.kernel, width.kernel)
-        if signature.groups == 1 and signature.in_channels >= SIDE_BY_SIDE:
-            convolution, taps = Convolution(stride=(1, 1)), kernel
-        else:
-            convolution = Convolution(stride=kernel, groups=signature.groups)
-    else:
-        identity = level.scale == 1
-        sample = (
-            () if identity else constants(transform_matrix(*vertical, support), transform_matrix(*horizontal, support))
-        )
-        convolution = Convolution(
-            stride=(height.stride, width.stride),
-            padding=(height.padding[0], width.padding[0]),
-            dilation=(height.dilation, width.dilation),
-            groups=signature.groups,
-            excess=(height.padding[1] - height.padding[0], width.padding[1] - width.padding[0]),
-        )
-        align = () if identity else constants(align_matrix(level.height), align_matrix(level.width))
-    region = (..., slice(*level.height.covered), slice(*level.width.covered))
-    return LevelMap(level.index, level.wins_ties, region, sample, taps, convolution, align)
+    def level_map(convolution: Convolution, **parts: tuple[Any, ...]) -> LevelMap:
+        region = (..., slice(*level.height.covered), slice(*level.width.covered))
+        return LevelMap(level.index, level.wins_ties, region, convolution, **parts)
+
+    if level.scale == 1 or not (level.regular or prefers_patches(signature, level)):
+        padding, behind = zip(*((axis.padding[0], axis.padding[1] - axis.padding[0]) for axis, _ in axes), strict=True)
+        convolution = Convolution(stride, padding, dilation, groups, excess=behind)
+        if level.scale == 1:
+            return level_map(convolution)
+        sample = constants(*(transform_matrix(*axis, support) for axis in axes))
+        return level_map(convolution, sample=sample, align=constants(*(align_matrix(on) for _, on in axes)))
+    if not level.regular:
+        sample = constants(*(patch_matrix(*axis, support) for axis in axes))
+        if groups == 1 and signature.in_channels >= SIDE_BY_SIDE:
+            return level_map(Convolution(stride=(1, 1)), sample=sample, taps=kernel)
+        return level_map(Convolution(stride=kernel, groups=groups), sample=sample)
+    if prefers_filter(signature, level):
+        filter = constants(*(filter_matrix(*axis) for axis in axes))
+        margin = (*_margin(*axes[0]), *_margin(*axes[1]))
+        return level_map(Convolution(stride, groups=groups), margin=margin, filter=filter)
+    steps = (stride[0] * level.height.step, stride[1] * level.width.step)
+    sample = constants(*(strided_matrix(*axis, support) for axis in axes))
+    return level_map(Convolution(steps, dilation=dilation, groups=groups), sample=sample)
+
+
+def _margin(axis: Axis, level: AxisLevel) -> tuple[int, int]:
+    """How many pixels lie before the first and behind the last that an output meets."""
+    first, pixels = axis.meets(level)
+    return first, axis.length - first - axis.stride * (len(level.targets) - 1) - pixels

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from .levels import LevelMap
@@ -17,6 +18,8 @@ from .resample import gather_patches, resample, spread_patches
 
 # Bytes of a sampled input beyond which a CPU takes the images in parts, so that they stay in its cache.
 WORKSPACE = 6 * 2**20
+# Share of the positions up to which those that send no gradient back are left out. Max-pooling leaves few for a level.
+FEW = 0.7
 
 
 def pool_levels(
@@ -45,7 +48,9 @@ def _parts(images: Tensor, levels: tuple[LevelMap, ...]) -> int:
     """Into how many parts a CPU takes the images; a compiler takes them whole, because their number may be open."""
     if images.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(images.shape[0], torch.SymInt):
         return 1
-    largest = max(len(rows) * len(columns) for rows, columns in (level.sample for level in levels[1:]))
+    largest = max(
+        (len(rows) * len(columns) for rows, columns in (level.sample for level in levels if level.sample)), default=0
+    )
     return 1 + len(images) * images.shape[1] * largest * images.itemsize // WORKSPACE
 
 
@@ -147,6 +152,10 @@ def _respond_backward(
 ) -> list[Tensor | None]:
     """Gradients of `_respond` for the input and the weight: the transposed maps in reverse order."""
     how = level.convolution
+    if level.taps and _zeros_may_be_left_out(grad, input, weight):
+        sends = grad.permute(0, 2, 3, 1).flatten(0, 2).any(1)  # (N·H0·W0)
+        if sends.sum() <= FEW * len(sends):
+            return _few_respond_backward(level, grad, sends.nonzero().squeeze(1), input, weight, needed)
     if level.align:
         grad = resample(grad, *(matrix.mT for matrix in level.align))
     grad_sampled, grad_kernel, _ = torch.ops.aten.convolution_backward(
@@ -168,9 +177,40 @@ def _respond_backward(
     ]
 
 
+def _few_respond_backward(
+    level: LevelMap, grad: Tensor, sending: Tensor, input: Tensor, weight: Tensor, needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """The same for patches whose taps are channels, from the positions alone that send a gradient."""
+    pixels = _sample(level, input).permute(0, 2, 3, 1)  # (N, H0, W0, taps)
+    patches, sent = pixels.flatten(0, 2), grad.permute(0, 2, 3, 1).flatten(0, 2)[sending]
+    to_input = to_weight = None
+    if needed[0]:
+        to_patches = patches.new_zeros(patches.shape)
+        to_patches[sending] = sent @ _kernel(level, weight).flatten(1)
+        to_input = _sample_backward(level, to_patches.view(pixels.shape).permute(0, 3, 1, 2))
+    if needed[1]:
+        to_kernel = sent.mT @ patches[sending]
+        to_weight = _kernel_backward(level, to_kernel[:, :, None, None])
+    return [to_input, to_weight]
+
+
+def _zeros_may_be_left_out(*tensors: Tensor) -> bool:
+    """Whether these are numbers on a CPU and nothing else: not differentiated once more, or traced.
+
+    A GPU would have to wait to know which are zero. What `torch.func` transforms, it also differentiates.
+    """
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and all(
+        type(tensor) is Tensor and tensor.is_cpu and forward_ad.unpack_dual(tensor).tangent is None
+        for tensor in tensors
+    )
+
+
 def _sample(level: LevelMap, input: Tensor) -> Tensor:
     if level.taps:
         return gather_patches(input, level.taps, *level.sample)
+    if level.margin:
+        above, below, left, right = level.margin
+        return input[..., above : input.shape[-2] - below, left : input.shape[-1] - right]
     sampled = resample(input, *level.sample) if level.sample else input
     below, right = level.convolution.excess
     return F.pad(sampled, (0, right, 0, below)) if below or right else sampled
@@ -179,6 +219,9 @@ def _sample(level: LevelMap, input: Tensor) -> Tensor:
 def _sample_backward(level: LevelMap, grad: Tensor) -> Tensor:
     if level.taps:
         return spread_patches(grad, level.taps, *level.sample)
+    if level.margin:
+        above, below, left, right = level.margin
+        return F.pad(grad, (left, right, above, below))
     below, right = level.convolution.excess
     if below or right:
         grad = grad[..., : -below or None, : -right or None]
@@ -187,10 +230,14 @@ def _sample_backward(level: LevelMap, grad: Tensor) -> Tensor:
 
 def _kernel(level: LevelMap, weight: Tensor) -> Tensor:
     """The weight (M, C, Kh, Kw); with the taps as channels, in the order of a gathered patch: (M, Kw·Kh·C, 1, 1)."""
+    if level.filter:
+        return as_channels_last(resample(weight, *level.filter))
     return weight.permute(0, 3, 2, 1).reshape(len(weight), -1, 1, 1) if level.taps else weight
 
 
 def _kernel_backward(level: LevelMap, grad: Tensor) -> Tensor:
+    if level.filter:
+        return resample(grad, *(matrix.mT for matrix in level.filter))
     return grad.reshape(len(grad), *reversed(level.taps), -1).permute(0, 3, 2, 1) if level.taps else grad
 
 

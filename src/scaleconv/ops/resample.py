@@ -59,6 +59,15 @@ def patch_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
     return torch.lerp(met(before), met(after), (position - before).view(-1, 1, 1)).flatten(0, 1)
 
 
+def filter_matrix(axis: Axis, level: AxisLevel) -> Tensor:
+    """Resamples the kernel of a regular level whose outputs all meet the input alike, in float64: (pixels, kernel).
+
+    Output p meets as many pixels, from the first one that output 0 meets plus t·p on; each tap has its share of them.
+    """
+    first, pixels = axis.meets(level)
+    return patch_matrix(axis, level)[: axis.kernel, first : first + pixels].mT
+
+
 def strided_matrix(axis: Axis, level: AxisLevel, support: float = 1.0) -> Tensor:
     """Transform and alignment of a regular level along one axis in one, in float64: (rows, length).
 
