@@ -25,8 +25,8 @@ def tensors():
     ]
 
 
-def levels(height, scales=(1, 2)):
-    signature = make_signature((1, height, 8), (1, 1, 3, 3), 1, 0, 1, 1, scales)
+def levels(height, scales=(1, 2), padding=1):
+    signature = make_signature((1, height, 8), (1, 1, 3, 3), 1, padding, 1, 1, scales)
     return level_maps(signature, False, torch.float32, torch.device("cpu"))
 
 
@@ -65,12 +65,14 @@ def test_two_threads_that_make_the_same_value_count_it_once():
 def test_levels_are_made_once_and_weigh_what_their_matrices_weigh():
     made = levels(9)
     assert levels(9) is made
-    assert LEVEL_MAPS.nbytes == 4 * (
-        (2 * 6 + 3) * 9 + (2 * 5 + 3) * 8
-    )  # what 7 × 6 outputs meet, kernel 3, of 9 × 8 pixels
-    direct = levels(9, scales=(1, 0.7))[1]
+    strided = (2 * 8 + 3) * 9 + (2 * 7 + 3) * 8  # what 9 × 8 outputs meet, kernel 3, of 9 × 8 pixels
+    assert LEVEL_MAPS.nbytes == 4 * strided
+    direct = levels(9, scales=(1, 0.7), padding=0)[1]
     assert [tuple(matrix.shape) for matrix in direct.sample + direct.align] == [(6, 9), (5, 8), (5, 4), (4, 3)]
-    assert LEVEL_MAPS.nbytes == 4 * (239 + 6 * 9 + 5 * 8 + 5 * 4 + 4 * 3)
+    assert LEVEL_MAPS.nbytes == 4 * (strided + 6 * 9 + 5 * 8 + 5 * 4 + 4 * 3)
+    by_filter = levels(9, padding=0)[1]
+    assert [tuple(matrix.shape) for matrix in by_filter.filter] == [(3, 3), (3, 3)]
+    assert LEVEL_MAPS.nbytes == 4 * (strided + 6 * 9 + 5 * 8 + 5 * 4 + 4 * 3 + 2 * 3 * 3)
 
 
 def test_both_caches_are_bounded(monkeypatch):

@@ -93,8 +93,8 @@ def test_agrees_with_the_loop_reference():
     agree()
     assert seen["compared"] >= 200
     assert min(seen["by patches"], seen["directly"]) >= 60, seen
-    assert min(seen["by strides"], seen["by filters"]) >= 20, seen
-    assert seen["past the edge"] >= 5, seen
+    assert seen["by strides"] >= 20, seen
+    assert min(seen["past the edge"], seen["by filters"]) >= 5, seen
     assert min(seen["too small"], seen["shrunk below 0.4"], seen["enlarged by three"]) >= 10, seen
 
 
