@@ -55,10 +55,9 @@ class Stack:
         self.optimiser.zero_grad(set_to_none=True)
         mixed = self.recipe.precision == "bfloat16"
         with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
-            shared = {name: parameter.view_as(parameter) for name, parameter in self.parameters.items()}
-            logits = torch.vmap(self._answer)(shared, images).flatten(
-                0, 1
-            )  # the gradients of all streams meet in a view
+            # The gradients from all streams meet in a view, on the stream of the optimiser.
+            views = {name: parameter.view_as(parameter) for name, parameter in self.parameters.items()}
+            logits = torch.vmap(self._answer)(views, images).flatten(0, 1)
         losses = F.cross_entropy(logits.float() if mixed else logits, labels, reduction="none")
         means = losses.unflatten(0, chosen.shape).mean(1)
         means.sum().backward()

@@ -15,7 +15,7 @@ from .signature import DEFAULT_SCALES, Padding, Signature, Size, make_signature
 
 @dataclass(frozen=True)
 class Macs:
-    """Multiply-accumulate operations: those of the convolution, and those of the sampling matrices around it."""
+    """Multiply-accumulate operations: those of the convolution, and those that resample images and responses."""
 
     convolution: int = 0
     resampling: int = 0
@@ -91,11 +91,8 @@ def strided_size(signature: Signature, level: Level) -> tuple[int, int]:
 def filter_macs(signature: Signature, level: Level) -> Macs:
     """One image at a regular level whose outputs all meet the input alike: convolve it with the resampled filter."""
     covered = (len(level.height.targets), len(level.width.targets))
-    return Macs(
-        _convolution(
-            signature, covered, (signature.height.meets(level.height)[1], signature.width.meets(level.width)[1])
-        )
-    )
+    kernel = (signature.height.meets(level.height)[1], signature.width.meets(level.width)[1])
+    return Macs(_convolution(signature, covered, kernel))
 
 
 def prefers_filter(signature: Signature, level: Level) -> bool:

@@ -137,6 +137,7 @@ def _respond_whole(
     signature: Signature,
 ) -> Tensor:
     """Output of the levels that a library convolves, in channels_last; fills in the winner."""
+    weight = weight.contiguous(memory_format=torch.channels_last)
     for level in levels:
         filters = _filters(weight, level)
         if level.plain:  # comes first, and starts the maximum
@@ -161,6 +162,7 @@ def _add_back_whole(
     signature: Signature,
 ) -> None:
     """Add to both gradients what comes by the levels that a library convolves."""
+    weight = weight.contiguous(memory_format=torch.channels_last)
     needed = [to_input is not None, to_weight is not None, False]
     for level in call.direct:
         filters = _filters(weight, level)
@@ -268,8 +270,7 @@ def _rescaled(pixels: Tensor, level: DirectLevel) -> Tensor:
 
 
 def _filters(weight: Tensor, level: DirectLevel) -> Tensor:
-    """(M, C, Kh, Kw) in channels_last, or, where taps are channels, (M, Kh · Kw · C, 1, 1)."""
-    weight = weight.contiguous(memory_format=torch.channels_last)
+    """(M, C, Kh, Kw) in channels_last as it is, or, where taps are channels, as (M, Kh · Kw · C, 1, 1)."""
     return weight if level.taps == 1 else weight.permute(0, 2, 3, 1).flatten(1)[:, :, None, None]
 
 
