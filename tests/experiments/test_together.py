@@ -68,7 +68,7 @@ def test_on_a_gpu_each_fold_ends_as_if_alone(model, exact, monkeypatch):
         assert (weights(step_by_step) - weights(alone)).norm() < allowed
 
 
-def test_columns_at_once_end_where_they_do_one_after_the_other(monkeypatch):
+def test_columns_at_once_end_where_they_do_one_after_the_other(exact, monkeypatch):
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     monkeypatch.setattr(together_module, "UNROLL", 2)
@@ -77,7 +77,7 @@ def test_columns_at_once_end_where_they_do_one_after_the_other(monkeypatch):
         monkeypatch.setattr(stacked, "_take_columns_at_once", take)
         trainers = [make_trainer("hierarchical", fold, "cuda", Shape()) for fold in range(3)]
         together = Together(trainers)
-        assert isinstance(together.stack.template, stacked._ColumnsAtOnce) == (not ends)
+        assert all(isinstance(stack.template, stacked._ColumnsAtOnce) == (not ends) for stack in together.stacks)
         for epoch in range(1, 11):
             together.epoch(epoch)
         ends.append(torch.stack([weights(trainer) for trainer in trainers]))

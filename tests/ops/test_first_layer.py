@@ -9,7 +9,7 @@ from scaleconv.ops.first_layer import first_layer
 from tolerance import assert_close
 
 pytest.importorskip("triton")
-from scaleconv.ops import fused
+from scaleconv.ops import chunks
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CALLS = {
@@ -55,7 +55,7 @@ def in_float64(images, leaves, scales, pool, sent):
 @pytest.mark.parametrize("side_by_side", [1, 1000])
 @pytest.mark.parametrize("name", CALLS)
 def test_it_is_the_three_layers_one_after_the_other(name, side_by_side, monkeypatch):
-    monkeypatch.setattr(fused, "SIDE_BY_SIDE", side_by_side)
+    monkeypatch.setattr(chunks, "SIDE_BY_SIDE", side_by_side)
     shape, weight_shape, scales, pool = CALLS[name]
     images, leaves = random(*shape), leaves_of(weight_shape)
     output, _ = first_layer(images, *leaves, list(scales), pool, 1)
@@ -136,8 +136,8 @@ def test_chunks_of_images_give_the_same(count, parts, monkeypatch):
     whole, _ = first_layer(images, *leaves, list(DEFAULT_SCALES), 2, parts)
     sent = random(*whole.shape, seed=9)
     grads = torch.autograd.grad(whole, leaves, sent)
-    monkeypatch.setattr(fused, "WORKSPACE", 1)
-    monkeypatch.setattr(fused, "LITTLE", 0)
+    monkeypatch.setattr(chunks, "WORKSPACE", 1)
+    monkeypatch.setattr(chunks, "LITTLE", 0)
     pieces, _ = first_layer(images, *leaves, list(DEFAULT_SCALES), 2, parts)
     assert torch.equal(whole, pieces)
     for got, expected in zip(torch.autograd.grad(pieces, leaves, sent), grads, strict=True):

@@ -21,7 +21,7 @@ from scaleconv.ops.signature import make_signature
 from tolerance import assert_close
 
 pytest.importorskip("triton")
-from scaleconv.ops import fused
+from scaleconv.ops import chunks
 from scaleconv.ops.kernels import call as call_module
 from scaleconv.ops.kernels.patch_tables import make_patch_tables
 
@@ -141,7 +141,7 @@ def test_a_library_takes_the_levels_of_wide_layers_in_the_form_that_moves_least(
 def test_images_side_by_side_give_the_same_as_one_after_the_other(shape, weight_shape, call, monkeypatch):
     results = []
     for least in (1, 1000):
-        monkeypatch.setattr(fused, "SIDE_BY_SIDE", least)
+        monkeypatch.setattr(chunks, "SIDE_BY_SIDE", least)
         leaves = leaves_of(shape, weight_shape)
         output, winner = by_kernels(leaves, call, return_winner=True)
         grads = torch.autograd.grad(output, leaves[1:], random(*output.shape, seed=9))
@@ -156,29 +156,29 @@ def test_images_in_chunks_give_the_same_bits_as_all_at_once(monkeypatch):
     whole = by_kernels(leaves, {})
     sent = random(*whole.shape, seed=9)
     grads = torch.autograd.grad(whole, leaves, sent)
-    monkeypatch.setattr(fused, "WORKSPACE", 4)
-    monkeypatch.setattr(fused, "LITTLE", 0)
-    chunks = []
-    some = fused._chunks
-    monkeypatch.setattr(fused, "_chunks", lambda *a: (chunks.append(1) or chunk for chunk in some(*a)))
+    monkeypatch.setattr(chunks, "WORKSPACE", 4)
+    monkeypatch.setattr(chunks, "LITTLE", 0)
+    taken = []
+    some = chunks.chunk_images
+    monkeypatch.setattr(chunks, "chunk_images", lambda *a: (taken.append(1) or chunk for chunk in some(*a)))
     pieces = by_kernels(leaves, {})
-    assert len(chunks) > 1
+    assert len(taken) > 1
     assert torch.equal(whole, pieces)
     for a, b in zip(grads, torch.autograd.grad(pieces, leaves, sent), strict=True):
         assert_close(a.cpu(), b.cpu())
 
 
 @pytest.mark.parametrize(
-    ("images", "size", "chunks"),
+    ("images", "size", "pieces"),
     [(128, 11, [64, 64]), (200, 11, [67, 67, 66]), (60, 11, [30, 30]), (64, 22, [10] * 6 + [4])],
 )
-def test_pyramids_are_made_for_enough_images_to_lie_side_by_side_if_that_is_little(images, size, chunks, monkeypatch):
-    monkeypatch.setattr(fused, "LITTLE", 2**24)
-    monkeypatch.setattr(fused, "ENOUGH", 2**26)
+def test_pyramids_are_made_for_enough_images_to_lie_side_by_side_if_that_is_little(images, size, pieces, monkeypatch):
+    monkeypatch.setattr(chunks, "LITTLE", 2**24)
+    monkeypatch.setattr(chunks, "ENOUGH", 2**26)
     signature = make_signature((36, size, size), (1, 36, 5, 5), 1, 0, 1, 1, [2 ** (k / 11) for k in range(12)])
     tables = make_patch_tables(signature, signature.plan.levels, False, torch.device("cpu"))
-    taken = fused._pyramid_chunks(torch.empty(images, 36, size, size), signature, tables, 1)
-    assert [some.stop - some.start for some, _, _ in taken] == chunks
+    taken = chunks.chunk_pyramids(torch.empty(images, 36, size, size), signature, tables, 1)
+    assert [some.stop - some.start for some, _, _ in taken] == pieces
 
 
 def test_repeated_calls_give_the_same_bits():
@@ -221,11 +221,11 @@ def test_a_nan_reaches_the_outputs_that_see_it_and_no_other(local, request):
     assert winner.max() < len(DEFAULT_SCALES)
 
 
-@pytest.mark.parametrize("workspace", [fused.WORKSPACE, 4])
+@pytest.mark.parametrize("workspace", [chunks.WORKSPACE, 4])
 def test_slices_of_a_batch_with_filters_of_their_own_are_one_call(workspace, monkeypatch):
-    monkeypatch.setattr(fused, "WORKSPACE", workspace)
+    monkeypatch.setattr(chunks, "WORKSPACE", workspace)
     if workspace == 4:  # a slice or two at a time
-        monkeypatch.setattr(fused, "LITTLE", 0)
+        monkeypatch.setattr(chunks, "LITTLE", 0)
     images, weights, biases = random(3, 1, 2, 5, 4), random(3, 5, 2, 3, 3, seed=1), random(3, 5, seed=2)
     leaves = [tensor.requires_grad_() for tensor in (images, weights, biases)]
     with backend("triton"):

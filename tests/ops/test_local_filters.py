@@ -12,7 +12,7 @@ from scaleconv.ops.signature import make_signature
 from tolerance import assert_close
 
 pytest.importorskip("triton")
-from scaleconv.ops import fused
+from scaleconv.ops import chunks
 from scaleconv.ops.kernels import call as call_module
 
 pytestmark = pytest.mark.usefixtures("whole_float32")
@@ -76,7 +76,7 @@ def test_many_images_of_few_filters_are_met_by_local_filters():
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_plain_convolutions_of_parts_are_those_of_the_library(channels, padding, local_filters, monkeypatch):
-    monkeypatch.setattr(fused, "SIDE_BY_SIDE", 1)
+    monkeypatch.setattr(chunks, "SIDE_BY_SIDE", 1)
     leaves = leaves_of((4, channels, 6, 5), (6, channels, 3, 3))
     output, _ = library.si_conv2d(*leaves, [1, 1], [padding] * 4, [1, 1], 1, 2, [1.0], False)
     images, weight, bias = leaves

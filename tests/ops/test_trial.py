@@ -11,7 +11,7 @@ from tolerance import assert_close
 pytest.importorskip("triton")
 from triton.errors import TritonError
 
-from scaleconv.ops import fused
+from scaleconv.ops import chunks
 from scaleconv.ops.cache import BoundedCache
 from scaleconv.ops.kernels import call as call_module
 from scaleconv.ops.kernels import trial
@@ -313,7 +313,7 @@ def test_a_timing_waits_for_the_device_and_is_of_one_launch(monkeypatch):
 def test_every_alternative_gives_the_same(whole_float32, monkeypatch):
     leaves, expected = leaves_of((2, 1, 5, 6), (3, 1, 3, 3)), None
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    monkeypatch.setattr(fused, "SIDE_BY_SIDE", 1)
+    monkeypatch.setattr(chunks, "SIDE_BY_SIDE", 1)
     monkeypatch.setattr(trial, "_read", dict)
     for index in (0, 1, -1):
         monkeypatch.setattr(trial, "_chosen", {})

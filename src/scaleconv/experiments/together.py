@@ -1,8 +1,8 @@
 """Epochs of several runs at once.
 
-On a GPU one small network leaves most of the chip idle. There the runs are stacked into one network, whose steps are
-captured in a CUDA graph, and the graph is replayed until the epoch is over: the host does nothing in between. On the
-CPU the runs simply take turns.
+On a GPU one small network leaves most of the chip idle. There the runs are stacked into networks, each with a stream of
+its own, whose steps are captured in a CUDA graph, and the graph is replayed until the epoch is over: the host does
+nothing in between. On the CPU the runs simply take turns.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from .training import Trainer
 
 UNROLL = 16  # at most so many steps of each run in one graph
 WARM_UP = 3
+STREAMS = 2  # stacks side by side: what is small in one goes on beside what is large in another
 
 
 class Together:
@@ -26,8 +27,9 @@ class Together:
             raise ValueError(f"`trainers` must have equally many batches, got {[t.batches for t in self.trainers]}")
         self.unrolled = max(n for n in range(1, UNROLL + 1) if self.batches % n == 0)
         on_gpu = self.trainers[0].images.is_cuda
-        self.stack = Stack(self.trainers) if on_gpu else None  # lives as long as the graph, which works in its memory
-        self.graph = _capture(self.stack, self.trainers, self.unrolled) if self.stack else None
+        shares = [self.trainers[first::STREAMS] for first in range(STREAMS)] if on_gpu else []
+        self.stacks = [Stack(share) for share in shares if share]  # live as long as the graph that works in them
+        self.graph = _capture(self.stacks, self.trainers, self.unrolled) if self.stacks else None
 
     def epoch(self, number: int) -> None:
         """Run one epoch of every run, counted from 1; returns before a GPU has finished it."""
@@ -42,22 +44,30 @@ class Together:
                 trainer.step()
 
 
-def _capture(stack: Stack, trainers: Sequence[Trainer], steps: int) -> torch.cuda.CUDAGraph:
+def _capture(stacks: Sequence[Stack], trainers: Sequence[Trainer], steps: int) -> torch.cuda.CUDAGraph:
     before = [{name: tensor.clone() for name, tensor in trainer.state().items()} for trainer in trainers]
     for trainer in trainers:
         trainer.begin_epoch(0)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # libraries choose their algorithms and buffers now, not under capture
-        for _ in range(min(WARM_UP, trainers[0].batches)):
-            stack.step()
+        for stack in stacks:
+            for _ in range(min(WARM_UP, trainers[0].batches)):
+                stack.step()
     torch.cuda.current_stream().wait_stream(side)
     for trainer, state in zip(trainers, before, strict=True):
         trainer.load_state(state)
         trainer.begin_epoch(0)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
+    streams = [torch.cuda.Stream() for _ in stacks]
     with torch.cuda.graph(graph):
-        for _ in range(steps):
-            stack.step()
+        here = torch.cuda.current_stream()
+        for stack, stream in zip(stacks, streams, strict=True):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                for _ in range(steps):
+                    stack.step()
+        for stream in streams:
+            here.wait_stream(stream)
     return graph

@@ -1,4 +1,4 @@
-"""The layer by fused kernels: what is launched, for how many images at a time, forward and backward.
+"""The layer by fused kernels: what is launched, forward and backward.
 
 Only the input, the weight and one winner byte per output live from the forward to the backward pass. What is made of
 the levels is made anew for some images at a time, so that the memory it takes is bounded by that of input and output.
@@ -6,12 +6,13 @@ the levels is made anew for some images at a time, so that the memory it takes i
 A batch may consist of equal parts, each with filters of its own: that is how several networks train as one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import chunks
 from .backends import on_its_device
 from .kernels.call import Call, make_call, make_pooled, output_size
 from .kernels.column_sum import column_sum
@@ -26,15 +27,6 @@ from .kernels.turn import turn
 from .kernels.weight_grad import weight_grad
 from .pool import is_channels_last
 from .signature import Signature
-
-# What is made for a chunk of images takes at most so many times the memory of input and output, unless that is little.
-WORKSPACE = 2.0
-LITTLE = 16 * 2**20
-SIDE_BY_SIDE = 64  # images from which the kernels take those of one position together
-ENOUGH = 64 * 2**20  # bytes that so many may take where fewer, which are slower, would need less
-LARGEST = 2**31 - 1  # the kernels count elements in 32 bits
-
-Chunks = Iterator[tuple[slice, slice, int]]
 
 
 @on_its_device
@@ -54,13 +46,13 @@ def fused_forward(
             (len(input), filters, *shape), dtype=input.dtype, device=input.device, memory_format=layout
         )
     if call.local and call.several:
-        for some, rows, count in _local_chunks(input, signature, call, parts):
+        for some, rows, count in chunks.chunk_for_local_filters(input, signature, call, parts):
             pixels, biases = _pixels(input[some]), None if bias is None else bias[rows]
             for tables in call.local:
                 respond_locally(pixels, weight[rows], biases, output[some], winner[some], tables, count)
     elif call.patches:
         flat = _flat_weight(weight, call.patches)
-        for some, rows, count in _pyramid_chunks(input, signature, call.patches, parts):
+        for some, rows, count in chunks.chunk_pyramids(input, signature, call.patches, parts):
             pyramid, biases = _pyramid(_pixels(input[some]), call.patches, count), None if bias is None else bias[rows]
             respond(pyramid, flat[rows], biases, output[some], winner[some], call.patches, signature.groups, count)
     return output.contiguous(memory_format=layout), winner.unflatten(1, shape).permute(0, 3, 1, 2)
@@ -85,7 +77,7 @@ def fused_backward(
     if call.direct:
         _add_back_whole(slope, won, pixels, weight, to_input, to_weight, call, signature)
     if call.local and to_input is not None:
-        for some, rows, count in _local_chunks(input, signature, call, parts):
+        for some, rows, count in chunks.chunk_for_local_filters(input, signature, call, parts):
             for tables in call.local:
                 add_back_locally(slope[some], won[some], weight[rows], to_input[some], tables, count)
     elif call.patches and to_input is not None:
@@ -109,7 +101,7 @@ def first_layer_forward(
     output = input.new_empty((len(input), *shape, filters)).permute(0, 3, 1, 2)
     winner = input.new_empty((len(input), shape[0] * shape[1], filters), dtype=torch.uint8)
     flat = _flat_weight(weight, tables)
-    for some, rows, count in _pyramid_chunks(input, signature, tables, parts):
+    for some, rows, count in chunks.chunk_pyramids(input, signature, tables, parts):
         pyramid, biases = _pyramid(_pixels(input[some]), tables, count), None if bias is None else bias[rows]
         respond(pyramid, flat[rows], biases, output[some], winner[some], tables, 1, count, relu=True)
     return output, winner.unflatten(1, shape).permute(0, 3, 1, 2)
@@ -145,7 +137,7 @@ def _respond_whole(
             winner.fill_(level.code)
             continue
         need = level.elements(signature)
-        for some, _, _ in _chunks(_images(pixels), signature, need, parts=1):
+        for some, _, _ in chunks.chunk_images(_images(pixels), signature, need, parts=1):
             response = F.conv2d(_images(_rescaled(pixels[some], level)), filters, bias, *level.convolution)
             compete(_pixels(response), level.align, strongest[some], winner[some], level.code)
     return _images(strongest)
@@ -167,7 +159,7 @@ def _add_back_whole(
     for level in call.direct:
         filters = _filters(weight, level)
         need = level.elements(signature, back=True)
-        for some, _, _ in _chunks(_images(pixels), signature, need, parts=1):
+        for some, _, _ in chunks.chunk_images(_images(pixels), signature, need, parts=1):
             share = slope[some]
             if call.several:
                 share = slope.new_empty((len(share), *level.response, slope.shape[3]))
@@ -197,7 +189,7 @@ def _add_patches_back(
     flat = _flat_weight(weight, tables)
     columns = flat.unflatten(0, (parts, groups, -1)).mT.contiguous()  # (parts, groups, padded taps, M / groups)
     need = len(tables) * tables.positions * tables.taps * groups
-    for some, rows, count in _chunks(_images(total), signature, need, parts):
+    for some, rows, count in chunks.chunk_images(_images(total), signature, need, parts):
         first = rows.start // signature.out_channels
         add_patches_back(
             grad[some].flatten(1, 2),
@@ -214,50 +206,13 @@ def _add_to_weight(
     total: Tensor, grad: Tensor, won: Tensor, pixels: Tensor, signature: Signature, tables: PatchTables, parts: int
 ) -> None:
     kernel = (signature.height.kernel, signature.width.kernel, total.shape[1])
-    for some, rows, count in _pyramid_chunks(_images(pixels), signature, tables, parts):
+    for some, rows, count in chunks.chunk_pyramids(_images(pixels), signature, tables, parts):
         pyramid = _pyramid(pixels[some], tables, count, innermost=True)
         sent, by = (tensor[some].flatten(1, 2) for tensor in (grad, won))
-        if len(sent) // count >= SIDE_BY_SIDE:
+        if len(sent) // count >= chunks.SIDE_BY_SIDE:
             sent, by = _images_innermost(sent), _images_innermost(by)
         flat = weight_grad(pyramid, sent, by, tables, signature.groups, count)
         total[rows] += flat.unflatten(1, kernel).permute(0, 3, 1, 2)
-
-
-def _pyramid_chunks(input: Tensor, signature: Signature, tables: PatchTables, parts: int) -> Chunks:
-    """Images whose pyramids to make at a time, enough of them to lie side by side unless they take much memory."""
-    per_image = tables.pyramid.pixels * signature.in_channels
-    enough = SIDE_BY_SIDE if 2 * SIDE_BY_SIDE * per_image * input.element_size() <= ENOUGH else 1
-    return _chunks(input, signature, per_image, parts, enough)
-
-
-def _chunks(input: Tensor, signature: Signature, per_image: int, parts: int, least: int = 1) -> Chunks:
-    """Images to take at a time, at least so many if there are, the filters they meet, and how many parts they are."""
-    outputs = len(input) * signature.out_channels * signature.height.output_size * signature.width.output_size
-    allowed = max(int(WORKSPACE * (input.numel() + outputs)), LITTLE // input.element_size())
-    pieces = max(-(-len(input) * per_image // min(allowed, LARGEST)), -(-outputs // LARGEST))
-    if len(input) >= least:
-        pieces = min(pieces, len(input) // least)
-    return _pieces(len(input), signature.out_channels, pieces, parts)
-
-
-def _local_chunks(input: Tensor, signature: Signature, call: Call, parts: int) -> Chunks:
-    """The same for local filters, which are made anew for each chunk: as few as can be counted."""
-    outputs = len(input) * signature.out_channels * signature.height.output_size * signature.width.output_size
-    cells = max(tables.cells for tables in call.local)
-    filters = parts * cells * signature.out_channels * signature.in_channels
-    pieces = max(-(-count // LARGEST) for count in (outputs, input.numel(), filters))
-    return _pieces(len(input), signature.out_channels, pieces, parts)
-
-
-def _pieces(images: int, filters: int, pieces: int, parts: int) -> Chunks:
-    """A batch in about so many pieces; those of several parts are whole parts."""
-    units = images if parts == 1 else parts
-    step = max(1, -(-units // max(pieces, 1)))
-    for start in range(0, units, step):
-        count = min(step, units - start)
-        size = images // units
-        rows = slice(0, filters) if parts == 1 else slice(start * filters, (start + count) * filters)
-        yield slice(start * size, (start + count) * size), rows, 1 if parts == 1 else count
 
 
 def _rescaled(pixels: Tensor, level: DirectLevel) -> Tensor:
@@ -282,7 +237,7 @@ def _pyramid(pixels: Tensor, tables: PatchTables, parts: int, *, innermost: bool
     """
     images, height, width, channels = pixels.shape
     same = not tables.interpolates and tables.pyramid.pixels == height * width
-    if images // parts < SIDE_BY_SIDE or (channels > 1 and not tables.interpolates and not innermost):
+    if images // parts < chunks.SIDE_BY_SIDE or (channels > 1 and not tables.interpolates and not innermost):
         return pixels.flatten(1, 2) if same else _resampled(pixels, tables)
     turned = turn(pixels.flatten(1)) if innermost else pixels.permute(1, 2, 0, 3).contiguous()
     turned = turned.view(1, height, width, -1)

@@ -52,7 +52,7 @@ def compete(response: Tensor, align: Bands, output: Tensor, winner: Tensor, code
     images, height, width, channels = response.shape
     if images == 0:
         return
-    block_x, block_c, together = choose_blocks(channels)
+    block_x, block_c, together = choose_blocks(channels, response.dtype)
     grid = (cdiv(align.pixels, block_x), cdiv(channels, block_c), cdiv(images, together))
     _compete[grid](
         response, output, winner,

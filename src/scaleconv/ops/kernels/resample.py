@@ -1,5 +1,6 @@
 """Separable resampling with narrow bands: rescales images into the pyramid, and carries gradients the other way."""
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -7,7 +8,7 @@ from torch import Tensor
 from .bands import Bands
 from .sizes import cdiv, next_power_of_2, vector_width
 
-ELEMENTS = 1024  # of the result that a program makes of one image
+NBYTES = 2048  # of the result that a program makes of one image: 16 for each thread
 
 
 @triton.jit(do_not_specialize=["images", "code"])
@@ -65,7 +66,7 @@ def resample(
     images, height, width, channels = source.shape
     if images == 0:
         return
-    block_x, block_c, together = choose_blocks(channels)
+    block_x, block_c, together = choose_blocks(channels, source.dtype)
     grid = (cdiv(bands.pixels, block_x), cdiv(channels, block_c), cdiv(images, together))
     _resample[grid](
         source, source if winner is None else winner, result,
@@ -77,7 +78,8 @@ def resample(
     )  # fmt: skip
 
 
-def choose_blocks(channels: int) -> tuple[int, int, int]:
+def choose_blocks(channels: int, dtype: torch.dtype) -> tuple[int, int, int]:
     """Pixels and channels at a time, and images that share what was read of the tables."""
     block_c = min(next_power_of_2(channels), 64)
-    return (256, 1, 8) if channels == 1 else (ELEMENTS // block_c, block_c, 1 if channels >= 16 else 8)
+    block_x = NBYTES // dtype.itemsize // block_c
+    return (256, 1, 8) if channels == 1 else (block_x, block_c, 1 if channels >= 16 else 8)
