@@ -28,7 +28,7 @@ from scaleconv.experiments.records import describe_environment
 from scaleconv.ops.cost import macs
 
 PASSES = 20
-LIBRARY = ("cutlass", "xmma", "cudnn", "conv", "gemm", "implicit", "nchwToNhwc", "nhwcToNchw")
+LIBRARY = ("cutlass", "xmma", "nvjet", "cudnn", "conv", "gemm", "implicit", "nchwToNhwc", "nhwcToNchw")
 OURS = {
     "_resample": "rescale, spread, collect",
     "_compete": "align and compete",
