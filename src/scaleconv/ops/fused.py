@@ -72,18 +72,19 @@ def fused_backward(
     """Gradients of the input and of the weight, each None if it is not needed."""
     call = make_call(signature, len(input), parts, antialias, input.device)
     pixels, slope, won = _pixels(input), _pixels(grad), _pixels(winner)  # (N, H, W, C) and twice (N, H0, W0, M)
-    to_input = torch.zeros_like(pixels) if needed[0] else None
     to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needed[1] else None
+    if call.patches and to_weight is not None:
+        _add_to_weight(to_weight, slope, won, pixels, signature, call.patches, parts)
+    to_input = torch.zeros_like(pixels) if needed[0] else None
     if call.direct:
         _add_back_whole(slope, won, pixels, weight, to_input, to_weight, call, signature)
+    del pixels  # what follows needs their memory, but not them
     if call.local and to_input is not None:
         for some, rows, count in chunks.chunk_for_local_filters(input, signature, call, parts):
             for tables in call.local:
                 add_back_locally(slope[some], won[some], weight[rows], to_input[some], tables, count)
     elif call.patches and to_input is not None:
         _add_patches_back(to_input, slope, won, weight, signature, call.patches, parts)
-    if call.patches and to_weight is not None:
-        _add_to_weight(to_weight, slope, won, pixels, signature, call.patches, parts)
     grad_input = None if to_input is None else _like(_images(to_input), input)
     return grad_input, None if to_weight is None else to_weight.to(weight.dtype)
 

@@ -17,6 +17,7 @@ from .patch_tables import PatchTables
 from .respond import Blocks, find, other_blocks, patches, precision, tap_offsets, taps_at
 from .sizes import cdiv, next_power_of_2, vector_width
 
+PROGRAMS = 528  # as many as a GPU of about 130 multiprocessors runs at once
 SIZES = (
     (32, 128, 4, 1),
     (64, 64, 4, 1),
@@ -192,5 +193,5 @@ def choose_blocks(filters: int, channels: int, dtype: torch.dtype, tables: Patch
 
 
 def choose_splits(units: int, tiles: int) -> int:
-    """Enough programs to fill a GPU of about 130 multiprocessors several times over, none of them nearly empty."""
-    return max(1, min(-(-528 // tiles), -(-units // 4)))
+    """Enough programs to fill a GPU, none of them nearly empty."""
+    return max(1, min(-(-PROGRAMS // tiles), -(-units // 4)))
