@@ -12,7 +12,7 @@ import torch
 from .stacked import Stack
 from .training import Trainer
 
-UNROLL = 16  # at most so many steps of each run in one graph
+UNROLL = 6  # at most so many steps of each run in one graph; more take longer to capture, and gain nothing
 WARM_UP = 3
 STREAMS = 2  # stacks side by side: what is small in one goes on beside what is large in another
 

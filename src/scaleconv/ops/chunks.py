@@ -19,8 +19,11 @@ Chunks = Iterator[tuple[slice, slice, int]]
 
 
 def chunk_pyramids(input: Tensor, signature: Signature, tables: PatchTables, parts: int) -> Chunks:
-    """Images whose pyramids to make at a time, enough of them to lie side by side unless they take much memory."""
-    per_image = tables.pyramid.pixels * signature.in_channels
+    """Images whose pyramids to make at a time, enough of them to lie side by side unless they take much memory.
+
+    What a pyramid is made of counts, too, as it is laid out anew.
+    """
+    per_image = (tables.pyramid.pixels + signature.height.length * signature.width.length) * signature.in_channels
     enough = SIDE_BY_SIDE if 2 * SIDE_BY_SIDE * per_image * input.element_size() <= ENOUGH else 1
     return chunk_images(input, signature, per_image, parts, enough)
 

@@ -17,7 +17,7 @@ from .patch_tables import PatchTables
 from .respond import Blocks, find, other_blocks, patches, precision, tap_offsets, taps_at
 from .sizes import cdiv, next_power_of_2, vector_width
 
-PROGRAMS = 528  # as many as a GPU of about 130 multiprocessors runs at once
+PROGRAMS = 264  # two for each of about 130 multiprocessors
 SIZES = (
     (32, 128, 4, 1),
     (64, 64, 4, 1),
