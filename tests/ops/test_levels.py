@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from scaleconv.ops.levels import Convolution, level_maps
+from scaleconv.ops.levels import LEVEL_MAPS, Convolution, level_maps
 from scaleconv.ops.pool import as_channels_last
 from scaleconv.ops.resample import SIDE_BY_SIDE, gather_patches, resample, spread_patches
 from scaleconv.ops.signature import make_signature
@@ -96,3 +96,25 @@ def test_channels_last_tensors_are_not_copied_and_others_are_made_so():
     assert last.stride() == (60, 1, 12, 3)
     assert as_channels_last(last).data_ptr() == last.data_ptr()
     assert as_channels_last(torch.rand(6, 1, 3, 3)).stride() == (9, 1, 3, 1)
+
+
+def test_bags_take_patches_where_the_responses_would_be_about_twice_as_many_as_the_outputs():
+    LEVEL_MAPS.clear()
+    call = ((64, 56, 56), (64, 64, 3, 3), 1, 1, 1, 1, (0.63, 1, 1.26, 1.5, 1.6, 2, 3))
+    levels = level_maps(make_signature(*call), False, torch.float32, torch.device("cpu"))
+    by_bags = {call[-1][level.index]: level.by_bags for level in levels}
+    assert {scale for scale, level in by_bags.items() if level.taps} == {1.5, 1.6}
+    assert {scale for scale, level in by_bags.items() if level.align_bags} == {0.63, 1.26}
+    assert {scale for scale, level in by_bags.items() if not level.bags} == {1}
+    assert not any(level.sample or level.align for level in by_bags.values())
+    assert sum(level.nbytes for level in levels) == LEVEL_MAPS.nbytes
+
+
+def test_large_images_are_not_gathered_by_bags_and_larger_ones_take_none():
+    def planned(size):
+        signature = make_signature((16, size, size), (64, 16, 3, 3), 1, 0, 1, 1, (1, 1.7))
+        return level_maps(signature, False, torch.float32, torch.device("cpu"))[1].by_bags
+
+    assert planned(120).taps == (3, 3)
+    assert planned(132).align_bags
+    assert planned(385) is None

@@ -8,9 +8,13 @@ lie side by side, and the convolution's stride is the kernel's size. With many, 
 filter is resampled instead, and a convolution of the input as it is gives the outputs. If padding or the edge makes a
 difference to some, they lie that many responses apart, and a convolution with a stride meets them alone. All are exact;
 the cheapest order is chosen.
+
+Numbers on a CPU that nothing traces or transforms are resampled by bags in place of matrices. That costs so little that
+more levels go in the patches order, so each level comes in both ways.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any
 
@@ -19,11 +23,16 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .bags import Bags, make_bags
 from .cache import BoundedCache
-from .cost import prefers_filter, prefers_patches
+from .cost import prefers_filter, prefers_patches, prefers_patches_by_bags
 from .geometry import Axis, AxisLevel, Level
 from .resample import SIDE_BY_SIDE, align_matrix, filter_matrix, patch_matrix, strided_matrix, transform_matrix
 from .signature import Signature
+
+BAG_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+LEAST_PIXELS = 48 * 48  # of an image with few channels, from which bags are the faster
+MOST_PIXELS = 384 * 384  # of an image, up to which bags are worth their memory, and of what is gathered of one
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,8 @@ class LevelMap:
         taps: the kernel's size if its taps become channels of the sampled input and of the weight; empty if not.
         filter: matrices (rows, columns) that resample the weight; empty if it is taken as it is.
         align: matrices (rows, columns) that bring the response to the covered positions; empty if it is there already.
+        bags, align_bags: in place of `sample` and `align`, there and back.
+        by_bags: the same level with bags, if they are the faster for numbers on a CPU.
     """
 
     index: int
@@ -61,6 +72,22 @@ class LevelMap:
     taps: tuple[int, ...] = ()
     filter: tuple[Tensor, ...] = ()
     align: tuple[Tensor, ...] = ()
+    bags: tuple[Bags, ...] = ()
+    align_bags: tuple[Bags, ...] = ()
+    by_bags: "LevelMap | None" = None
+
+    @property
+    def sampled(self) -> int:
+        """Numbers that are sampled of one channel of an image; 0 if it is taken as it is."""
+        if self.bags:
+            return self.bags[0].count
+        return len(self.sample[0]) * len(self.sample[1]) if self.sample else 0
+
+    @property
+    def nbytes(self) -> int:
+        own = sum(matrix.nbytes for matrix in (*self.sample, *self.filter, *self.align))
+        bags = sum(bags.nbytes for bags in (*self.bags, *self.align_bags))
+        return own + bags + (self.by_bags.nbytes if self.by_bags else 0)
 
 
 LEVEL_MAPS: BoundedCache[tuple[LevelMap, ...]] = BoundedCache(entries=128, nbytes=256 * 2**20)
@@ -77,13 +104,28 @@ def level_maps(signature: Signature, antialias: bool, dtype: torch.dtype, device
     if levels is None:
         with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.inference_mode(False):
             levels = tuple(_level_map(signature, level, antialias, dtype, device) for level in signature.plan.levels)
-        matrices = [matrix for level in levels for matrix in (*level.sample, *level.filter, *level.align)]
-        LEVEL_MAPS.put(key, levels, sum(matrix.nbytes for matrix in matrices))
+            if _suits_bags(signature, dtype, device):
+                levels = tuple(
+                    replace(level, by_bags=_level_map(signature, planned, antialias, dtype, device, by_bags=True))
+                    for level, planned in zip(levels, signature.plan.levels, strict=True)
+                )
+        LEVEL_MAPS.put(key, levels, sum(level.nbytes for level in levels))
     return levels
 
 
+def _suits_bags(signature: Signature, dtype: torch.dtype, device: torch.device) -> bool:
+    pixels = signature.height.length * signature.width.length
+    fast = pixels >= LEAST_PIXELS or signature.in_channels >= SIDE_BY_SIDE
+    return device.type == "cpu" and dtype in BAG_TYPES and fast and pixels <= MOST_PIXELS
+
+
 def _level_map(
-    signature: Signature, level: Level, antialias: bool, dtype: torch.dtype, device: torch.device
+    signature: Signature,
+    level: Level,
+    antialias: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+    by_bags: bool = False,
 ) -> LevelMap:
     axes = ((signature.height, level.height), (signature.width, level.width))
     support = max(1.0, 1 / level.scale) if antialias else 1.0
@@ -99,29 +141,42 @@ def _level_map(
             matrix._dynamo_static_indices = {0, 1}  # type: ignore[attr-defined]
         return placed
 
-    def level_map(convolution: Convolution, **parts: tuple[Any, ...]) -> LevelMap:
+    def sampling(rows: Tensor, columns: Tensor, taps: tuple[int, ...] = ()) -> dict[str, Any]:
+        if by_bags:
+            return {"bags": make_bags(rows, columns, taps, dtype), "taps": taps}
+        return {"sample": constants(rows, columns), "taps": taps}
+
+    def aligning(rows: Tensor, columns: Tensor) -> dict[str, Any]:
+        return {"align_bags": make_bags(rows, columns, (), dtype)} if by_bags else {"align": constants(rows, columns)}
+
+    def level_map(convolution: Convolution, **parts: Any) -> LevelMap:
         region = (..., slice(*level.height.covered), slice(*level.width.covered))
         return LevelMap(level.index, level.wins_ties, region, convolution, **parts)
 
-    if level.scale == 1 or not (level.regular or prefers_patches(signature, level)):
+    many = signature.in_channels >= SIDE_BY_SIDE
+    patches = (prefers_patches_by_bags if by_bags and many else prefers_patches)(signature, level)
+    if by_bags and math.prod(len(on.targets) * axis.kernel for axis, on in axes) > MOST_PIXELS:
+        patches = False
+    if level.scale == 1 or not (level.regular or patches):
         padding, behind = zip(*((axis.padding[0], axis.padding[1] - axis.padding[0]) for axis, _ in axes), strict=True)
         convolution = Convolution(stride, padding, dilation, groups, excess=behind)
         if level.scale == 1:
             return level_map(convolution)
-        sample = constants(*(transform_matrix(*axis, support) for axis in axes))
-        return level_map(convolution, sample=sample, align=constants(*(align_matrix(on) for _, on in axes)))
+        rows, columns = (transform_matrix(*axis, support) for axis in axes)
+        back = aligning(align_matrix(level.height), align_matrix(level.width))
+        return level_map(convolution, **sampling(rows, columns), **back)
     if not level.regular:
-        sample = constants(*(patch_matrix(*axis, support) for axis in axes))
-        if groups == 1 and signature.in_channels >= SIDE_BY_SIDE:
-            return level_map(Convolution(stride=(1, 1)), sample=sample, taps=kernel)
-        return level_map(Convolution(stride=kernel, groups=groups), sample=sample)
+        rows, columns = (patch_matrix(*axis, support) for axis in axes)
+        if groups == 1 and many:
+            return level_map(Convolution(stride=(1, 1)), **sampling(rows, columns, kernel))
+        return level_map(Convolution(stride=kernel, groups=groups), **sampling(rows, columns))
     if prefers_filter(signature, level):
         filter = constants(*(filter_matrix(*axis) for axis in axes))
         margin = (*_margin(*axes[0]), *_margin(*axes[1]))
         return level_map(Convolution(stride, groups=groups), margin=margin, filter=filter)
     steps = (stride[0] * level.height.step, stride[1] * level.width.step)
-    sample = constants(*(strided_matrix(*axis, support) for axis in axes))
-    return level_map(Convolution(steps, dilation=dilation, groups=groups), sample=sample)
+    rows, columns = (strided_matrix(*axis, support) for axis in axes)
+    return level_map(Convolution(steps, dilation=dilation, groups=groups), **sampling(rows, columns))
 
 
 def _margin(axis: Axis, level: AxisLevel) -> tuple[int, int]:

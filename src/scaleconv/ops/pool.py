@@ -5,14 +5,17 @@ winners are all that the backward pass needs beside the input and the weight, an
 or matrices are made here.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
+from .bags import Bags, resample_by_bags
 from .levels import LevelMap
 from .resample import gather_patches, resample, spread_patches
 
@@ -48,9 +51,7 @@ def _parts(images: Tensor, levels: tuple[LevelMap, ...]) -> int:
     """Into how many parts a CPU takes the images; a compiler takes them whole, because their number may be open."""
     if images.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(images.shape[0], torch.SymInt):
         return 1
-    largest = max(
-        (len(rows) * len(columns) for rows, columns in (level.sample for level in levels if level.sample)), default=0
-    )
+    largest = max((level.by_bags or level).sampled for level in levels)
     return 1 + len(images) * images.shape[1] * largest * images.itemsize // WORKSPACE
 
 
@@ -141,23 +142,24 @@ def pool_backward(
 
 def _respond(level: LevelMap, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One level's answer at the positions it covers."""
+    level = _fastest(level, input, weight)
     how = level.convolution
     sampled, kernel = _sample(level, input), _kernel(level, weight)
     response = F.conv2d(sampled, kernel, bias, how.stride, how.padding, how.dilation, how.groups)
-    return resample(response, *level.align) if level.align else response
+    return _resampled(response, level.align, level.align_bags[:1])
 
 
 def _respond_backward(
     level: LevelMap, grad: Tensor, input: Tensor, weight: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """Gradients of `_respond` for the input and the weight: the transposed maps in reverse order."""
+    level = _fastest(level, grad, input, weight)
     how = level.convolution
-    if level.taps and _zeros_may_be_left_out(grad, input, weight):
+    if level.taps and _are_just_numbers(grad, input, weight):
         sends = grad.permute(0, 2, 3, 1).flatten(0, 2).any(1)  # (N·H0·W0)
         if sends.sum() <= FEW * len(sends):
             return _few_respond_backward(level, grad, sends.nonzero().squeeze(1), input, weight, needed)
-    if level.align:
-        grad = resample(grad, *(matrix.mT for matrix in level.align))
+    grad = _resampled(grad, [matrix.mT for matrix in level.align], level.align_bags[1:])
     grad_sampled, grad_kernel, _ = torch.ops.aten.convolution_backward(
         grad,
         _sample(level, input),
@@ -194,30 +196,39 @@ def _few_respond_backward(
     return [to_input, to_weight]
 
 
-def _zeros_may_be_left_out(*tensors: Tensor) -> bool:
-    """Whether these are numbers on a CPU and nothing else: not differentiated once more, or traced.
+def _fastest(level: LevelMap, *tensors: Tensor) -> LevelMap:
+    return level.by_bags if level.by_bags and len(tensors[0]) and _are_just_numbers(*tensors) else level
 
-    A GPU would have to wait to know which are zero. What `torch.func` transforms, it also differentiates.
+
+def _are_just_numbers(*tensors: Tensor) -> bool:
+    """Whether these are numbers on a CPU and nothing else: not to be differentiated once more, traced or transformed.
+
+    A GPU would have to wait to know which of them are zero.
     """
-    return not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and all(
-        type(tensor) is Tensor and tensor.is_cpu and forward_ad.unpack_dual(tensor).tangent is None
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    return all(
+        type(tensor) is Tensor
+        and tensor.is_cpu
+        and not is_functorch_wrapped_tensor(tensor)
+        and forward_ad.unpack_dual(tensor).tangent is None
         for tensor in tensors
     )
 
 
 def _sample(level: LevelMap, input: Tensor) -> Tensor:
-    if level.taps:
+    if level.taps and not level.bags:
         return gather_patches(input, level.taps, *level.sample)
     if level.margin:
         above, below, left, right = level.margin
         return input[..., above : input.shape[-2] - below, left : input.shape[-1] - right]
-    sampled = resample(input, *level.sample) if level.sample else input
+    sampled = _resampled(input, level.sample, level.bags[:1])
     below, right = level.convolution.excess
     return F.pad(sampled, (0, right, 0, below)) if below or right else sampled
 
 
 def _sample_backward(level: LevelMap, grad: Tensor) -> Tensor:
-    if level.taps:
+    if level.taps and not level.bags:
         return spread_patches(grad, level.taps, *level.sample)
     if level.margin:
         above, below, left, right = level.margin
@@ -225,7 +236,14 @@ def _sample_backward(level: LevelMap, grad: Tensor) -> Tensor:
     below, right = level.convolution.excess
     if below or right:
         grad = grad[..., : -below or None, : -right or None]
-    return resample(grad, *(matrix.mT for matrix in level.sample)) if level.sample else grad
+    return _resampled(grad, [matrix.mT for matrix in level.sample], level.bags[1:], math.prod(level.taps))
+
+
+def _resampled(images: Tensor, matrices: Sequence[Tensor], bags: Sequence[Bags], taps: int = 1) -> Tensor:
+    """The images resampled by bags or by matrices, or as they are; `taps` are the pixels among their channels."""
+    if bags:
+        return resample_by_bags(images, bags[0], images.shape[1] // taps)
+    return resample(images, *matrices) if matrices else images
 
 
 def _kernel(level: LevelMap, weight: Tensor) -> Tensor:
