@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 from scaleconv import si_conv2d
-from scaleconv.ops import pool
+from scaleconv.ops import levels, pool
 
 SCALES = (0.6, 1.0, 1.7)
 CASES = {
@@ -106,25 +106,40 @@ def many_channels():
     return [torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
+@pytest.fixture
+def bags_of_float64(monkeypatch):
+    monkeypatch.setattr(levels, "BAG_TYPES", (torch.float64,))
+    monkeypatch.setattr(levels, "LEAST_PIXELS", (0, 0))
+    levels.LEVEL_MAPS.clear()
+    yield
+    levels.LEVEL_MAPS.clear()
+
+
 @pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)])
-def test_positions_that_send_no_gradient_are_left_out_and_change_nothing(wanted, monkeypatch):
+def test_zeros_of_a_gradient_are_left_out_and_change_nothing(wanted, bags_of_float64, monkeypatch):
     tensors, grads, taken = many_channels(), [], []
-    few = pool._few_respond_backward
-    monkeypatch.setattr(pool, "_few_respond_backward", lambda *call: taken.append(len(call[2])) or few(*call))
-    for share in (0.7, -1):
+    sparse = pool._sparse_respond_backward
+    monkeypatch.setattr(pool, "_sparse_respond_backward", lambda *call: taken.append(call[0].index) or sparse(*call))
+    for share in (0.125, -1):
         monkeypatch.setattr(pool, "FEW", share)
-        output, winner = si_conv2d(*tensors, scales=SCALES, return_winner=True)
+        output = si_conv2d(*tensors, scales=SCALES)
         sent = torch.zeros_like(output)
         sent[:, :, 2, 1], sent[1, 0, 0, 3] = 2, 5
         grads.append(torch.autograd.grad(output, [tensors[index] for index in wanted], sent))
-    assert taken == [((winner == 2) & (sent != 0)).any(1).sum()]
-    assert 0 < taken[0] < 4
+    assert sorted(taken) == list(range(len(SCALES)))
     for left_out, all_taken in zip(*grads, strict=True):
         torch.testing.assert_close(left_out, all_taken, rtol=0, atol=1e-12)
         assert all_taken.abs().max() > 1
 
 
-def test_no_zero_is_left_out_that_is_differentiated_or_transformed():
+def test_the_zeros_of_a_gradient_that_has_few_are_not_left_out(bags_of_float64, monkeypatch):
+    tensors = many_channels()
+    monkeypatch.setattr(pool, "_sparse_respond_backward", lambda *call: pytest.fail("left out"))
+    si_conv2d(*tensors, scales=(1.0, 1.4)).sum().backward()
+    assert tensors[0].grad.abs().max() > 1
+
+
+def test_no_zero_is_left_out_that_is_differentiated_or_transformed(bags_of_float64):
     """The gradient of the weight is linear in what is sent, so at zero its derivative is itself."""
     images, weight = many_channels()
     output = si_conv2d(images, weight, scales=SCALES)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .resample import SIDE_BY_SIDE
 
-ENTRIES = 2**15  # of the bags of all images that one call takes, unless one image has more
+ENTRIES = 2**16  # of the bags of all images that one call takes, unless one image has more
+MOST_IMAGES = 16
 SUM = 0
 
 
@@ -63,7 +64,7 @@ def _outer(by_row: Tensor, by_column: Tensor) -> Tensor:
 
 def _bags(made: Tensor, read: Tensor, weights: Tensor, count: int, source: int, size: tuple[int, int]) -> Bags:
     order = made.argsort(stable=True)
-    images = max(1, ENTRIES // max(1, len(order)))
+    images = max(1, min(ENTRIES // max(1, len(order)), MOST_IMAGES))
     each = torch.arange(images, device=made.device)[:, None]
     first = torch.cat([made.new_zeros(1), made.bincount(minlength=count).cumsum(0)])
     return Bags(
@@ -94,4 +95,12 @@ def _sum(pixels: Tensor, bags: Bags, images: int) -> Tensor:
     entries = len(bags.pixels) // bags.images * images
     first, held, weights = bags.first[: images * bags.count + 1], bags.pixels[:entries], bags.weights[:entries]
     sums: Tensor = torch.embedding_bag(pixels, held, first, False, SUM, False, weights, True)[0]
+    return sums
+
+
+def sparse_product(matrix: Tensor, table: Tensor) -> Tensor:
+    """The product of a matrix (n, m), nearly all zeros, with a table (m, k)."""
+    row, column = matrix.nonzero(as_tuple=True)
+    first = torch.cat([row.new_zeros(1), row.bincount(minlength=len(matrix)).cumsum(0)])
+    sums: Tensor = torch.embedding_bag(table, column, first, False, SUM, False, matrix[row, column], True)[0]
     return sums

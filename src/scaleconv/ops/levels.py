@@ -31,7 +31,7 @@ from .resample import SIDE_BY_SIDE, align_matrix, filter_matrix, patch_matrix, s
 from .signature import Signature
 
 BAG_TYPES = (torch.float32, torch.bfloat16, torch.float16)
-LEAST_PIXELS = 48 * 48  # of an image with few channels, from which bags are the faster
+LEAST_PIXELS = (48 * 48, 10 * 10)  # of an image with few channels, and with many, from which bags are the faster
 MOST_PIXELS = 384 * 384  # of an image, up to which bags are worth their memory, and of what is gathered of one
 
 
@@ -61,6 +61,7 @@ class LevelMap:
         align: matrices (rows, columns) that bring the response to the covered positions; empty if it is there already.
         bags, align_bags: in place of `sample` and `align`, there and back.
         by_bags: the same level with bags, if they are the faster for numbers on a CPU.
+        gathered: that in the patches order with the taps as channels, if it can be.
     """
 
     index: int
@@ -75,6 +76,7 @@ class LevelMap:
     bags: tuple[Bags, ...] = ()
     align_bags: tuple[Bags, ...] = ()
     by_bags: "LevelMap | None" = None
+    gathered: "LevelMap | None" = None
 
     @property
     def sampled(self) -> int:
@@ -87,7 +89,8 @@ class LevelMap:
     def nbytes(self) -> int:
         own = sum(matrix.nbytes for matrix in (*self.sample, *self.filter, *self.align))
         bags = sum(bags.nbytes for bags in (*self.bags, *self.align_bags))
-        return own + bags + (self.by_bags.nbytes if self.by_bags else 0)
+        others = sum(level.nbytes for level in (self.by_bags, self.gathered) if level and level is not self)
+        return own + bags + others
 
 
 LEVEL_MAPS: BoundedCache[tuple[LevelMap, ...]] = BoundedCache(entries=128, nbytes=256 * 2**20)
@@ -106,17 +109,31 @@ def level_maps(signature: Signature, antialias: bool, dtype: torch.dtype, device
             levels = tuple(_level_map(signature, level, antialias, dtype, device) for level in signature.plan.levels)
             if _suits_bags(signature, dtype, device):
                 levels = tuple(
-                    replace(level, by_bags=_level_map(signature, planned, antialias, dtype, device, by_bags=True))
+                    replace(level, by_bags=_level_by_bags(signature, planned, antialias, dtype, device))
                     for level, planned in zip(levels, signature.plan.levels, strict=True)
                 )
         LEVEL_MAPS.put(key, levels, sum(level.nbytes for level in levels))
     return levels
 
 
+def _level_by_bags(
+    signature: Signature, level: Level, antialias: bool, dtype: torch.dtype, device: torch.device
+) -> LevelMap:
+    made = _level_map(signature, level, antialias, dtype, device, by_bags=True)
+    taps = signature.height.kernel * signature.width.kernel
+    if signature.groups > 1 or signature.in_channels < SIDE_BY_SIDE or taps * _covered(level) > MOST_PIXELS:
+        return made
+    return replace(made, gathered=_level_map(signature, level, antialias, dtype, device, by_bags=True, gather=True))
+
+
+def _covered(level: Level) -> int:
+    return len(level.height.targets) * len(level.width.targets)
+
+
 def _suits_bags(signature: Signature, dtype: torch.dtype, device: torch.device) -> bool:
     pixels = signature.height.length * signature.width.length
-    fast = pixels >= LEAST_PIXELS or signature.in_channels >= SIDE_BY_SIDE
-    return device.type == "cpu" and dtype in BAG_TYPES and fast and pixels <= MOST_PIXELS
+    least = LEAST_PIXELS[signature.in_channels >= SIDE_BY_SIDE]
+    return device.type == "cpu" and dtype in BAG_TYPES and least <= pixels <= MOST_PIXELS
 
 
 def _level_map(
@@ -126,6 +143,7 @@ def _level_map(
     dtype: torch.dtype,
     device: torch.device,
     by_bags: bool = False,
+    gather: bool = False,
 ) -> LevelMap:
     axes = ((signature.height, level.height), (signature.width, level.width))
     support = max(1.0, 1 / level.scale) if antialias else 1.0
@@ -155,9 +173,9 @@ def _level_map(
 
     many = signature.in_channels >= SIDE_BY_SIDE
     patches = (prefers_patches_by_bags if by_bags and many else prefers_patches)(signature, level)
-    if by_bags and math.prod(len(on.targets) * axis.kernel for axis, on in axes) > MOST_PIXELS:
+    if by_bags and math.prod(kernel) * _covered(level) > MOST_PIXELS:
         patches = False
-    if level.scale == 1 or not (level.regular or patches):
+    if not gather and (level.scale == 1 or not (level.regular or patches)):
         padding, behind = zip(*((axis.padding[0], axis.padding[1] - axis.padding[0]) for axis, _ in axes), strict=True)
         convolution = Convolution(stride, padding, dilation, groups, excess=behind)
         if level.scale == 1:
@@ -165,7 +183,7 @@ def _level_map(
         rows, columns = (transform_matrix(*axis, support) for axis in axes)
         back = aligning(align_matrix(level.height), align_matrix(level.width))
         return level_map(convolution, **sampling(rows, columns), **back)
-    if not level.regular:
+    if gather or not level.regular:
         rows, columns = (patch_matrix(*axis, support) for axis in axes)
         if groups == 1 and many:
             return level_map(Convolution(stride=(1, 1)), **sampling(rows, columns, kernel))

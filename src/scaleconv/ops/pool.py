@@ -15,14 +15,14 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from .bags import Bags, resample_by_bags
+from .bags import Bags, resample_by_bags, sparse_product
 from .levels import LevelMap
 from .resample import gather_patches, resample, spread_patches
 
 # Bytes of a sampled input beyond which a CPU takes the images in parts, so that they stay in its cache.
 WORKSPACE = 6 * 2**20
-# Share of the positions up to which those that send no gradient back are left out. Max-pooling leaves few for a level.
-FEW = 0.7
+# Share of a gradient up to which its zeros are left out. Behind max-pooling a level has few other numbers.
+FEW = 0.125
 
 
 def pool_levels(
@@ -155,10 +155,8 @@ def _respond_backward(
     """Gradients of `_respond` for the input and the weight: the transposed maps in reverse order."""
     level = _fastest(level, grad, input, weight)
     how = level.convolution
-    if level.taps and _are_just_numbers(grad, input, weight):
-        sends = grad.permute(0, 2, 3, 1).flatten(0, 2).any(1)  # (N·H0·W0)
-        if sends.sum() <= FEW * len(sends):
-            return _few_respond_backward(level, grad, sends.nonzero().squeeze(1), input, weight, needed)
+    if level.gathered and grad.count_nonzero() <= FEW * grad.numel():
+        return _sparse_respond_backward(level.gathered, grad, input, weight, needed)
     grad = _resampled(grad, [matrix.mT for matrix in level.align], level.align_bags[1:])
     grad_sampled, grad_kernel, _ = torch.ops.aten.convolution_backward(
         grad,
@@ -179,19 +177,17 @@ def _respond_backward(
     ]
 
 
-def _few_respond_backward(
-    level: LevelMap, grad: Tensor, sending: Tensor, input: Tensor, weight: Tensor, needed: Sequence[bool]
+def _sparse_respond_backward(
+    level: LevelMap, grad: Tensor, input: Tensor, weight: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The same for patches whose taps are channels, from the positions alone that send a gradient."""
-    pixels = _sample(level, input).permute(0, 2, 3, 1)  # (N, H0, W0, taps)
-    patches, sent = pixels.flatten(0, 2), grad.permute(0, 2, 3, 1).flatten(0, 2)[sending]
+    """The same for patches whose taps are channels, by the few numbers of the gradient that are not zero."""
+    pixels, sent = _sample(level, input).permute(0, 2, 3, 1), grad.permute(0, 2, 3, 1).flatten(0, 2)
     to_input = to_weight = None
     if needed[0]:
-        to_patches = patches.new_zeros(patches.shape)
-        to_patches[sending] = sent @ _kernel(level, weight).flatten(1)
+        to_patches = sparse_product(sent, _kernel(level, weight).flatten(1))
         to_input = _sample_backward(level, to_patches.view(pixels.shape).permute(0, 3, 1, 2))
     if needed[1]:
-        to_kernel = sent.mT @ patches[sending]
+        to_kernel = sparse_product(sent.mT.contiguous(), pixels.flatten(0, 2))
         to_weight = _kernel_backward(level, to_kernel[:, :, None, None])
     return [to_input, to_weight]
 
