@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from loops import assert_loops_agree, calls, random
 from scaleconv import SIConv2d, si_conv2d
@@ -173,4 +174,5 @@ def test_traced_layers_take_matrices(taken):
     assert used
     assert_close(torch.export.export(layer, (images,)).module()(images), expected)
     assert_close(torch.compile(layer, backend="eager", fullgraph=True)(images), expected)
+    assert_close(make_fx(layer)(images)(images), expected)
     assert len(taken) == used

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .bags import Bags, resample_by_bags, sparse_product
 from .levels import LevelMap
@@ -201,7 +202,7 @@ def _are_just_numbers(*tensors: Tensor) -> bool:
 
     A GPU would have to wait to know which of them are zero.
     """
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
         return False
     return all(
         type(tensor) is Tensor
