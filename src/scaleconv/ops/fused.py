@@ -134,15 +134,13 @@ def _respond_whole(
     for level in levels:
         filters = _filters(weight, level)
         if level.plain:  # comes first, and starts the maximum
-            strongest = _pixels(F.conv2d(_images(_rescaled(pixels, level)), filters, None, *level.convolution))
+            strongest = _pixels(F.conv2d(_images(_rescaled(pixels, level)), filters, bias, *level.convolution))
             winner.fill_(level.code)
             continue
         need = level.elements(signature)
         for some, _, _ in chunks.chunk_images(_images(pixels), signature, need, parts=1):
-            response = F.conv2d(_images(_rescaled(pixels[some], level)), filters, None, *level.convolution)
+            response = F.conv2d(_images(_rescaled(pixels[some], level)), filters, bias, *level.convolution)
             compete(_pixels(response), level.align, strongest[some], winner[some], level.code)
-    if bias is not None:
-        strongest += bias
     return _images(strongest)
 
 

@@ -33,7 +33,7 @@ class Bands:
 
     @property
     def pixels(self) -> int:
-        return self.pixel_rows.shape[0]  # `len` of a tensor takes far longer
+        return len(self.pixel_rows)
 
     @property
     def nbytes(self) -> int:
