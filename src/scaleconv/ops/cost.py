@@ -43,7 +43,7 @@ class Cost:
         conv2d: of the plain convolution with the same weight.
         direct: with every level rescaled, convolved whole and aligned, as in the paper.
         patches: with every level but the identity evaluated at the output positions only.
-        chosen: with the cheapest order at each level, which is what `si_conv2d` does on a CPU.
+        chosen: with the cheapest order at each level, which is what a compiled call does on a CPU.
     """
 
     conv2d: Macs

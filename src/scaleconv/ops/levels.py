@@ -89,8 +89,8 @@ class LevelMap:
     def nbytes(self) -> int:
         own = sum(matrix.nbytes for matrix in (*self.sample, *self.filter, *self.align))
         bags = sum(bags.nbytes for bags in (*self.bags, *self.align_bags))
-        others = sum(level.nbytes for level in (self.by_bags, self.gathered) if level and level is not self)
-        return own + bags + others
+        others = [level for level in (self.by_bags, self.gathered) if level and level.bags is not self.bags]
+        return own + bags + sum(level.nbytes for level in others)
 
 
 LEVEL_MAPS: BoundedCache[tuple[LevelMap, ...]] = BoundedCache(entries=128, nbytes=256 * 2**20)
@@ -120,6 +120,8 @@ def _level_by_bags(
     signature: Signature, level: Level, antialias: bool, dtype: torch.dtype, device: torch.device
 ) -> LevelMap:
     made = _level_map(signature, level, antialias, dtype, device, by_bags=True)
+    if made.taps:
+        return replace(made, gathered=made)
     taps = signature.height.kernel * signature.width.kernel
     if signature.groups > 1 or signature.in_channels < SIDE_BY_SIDE or taps * _covered(level) > MOST_PIXELS:
         return made
