@@ -1,5 +1,8 @@
 """Which order each level takes, against operation counts done by hand, and the matrices that follow."""
 
+from collections.abc import Iterable
+from dataclasses import is_dataclass
+
 import pytest
 import torch
 
@@ -107,7 +110,17 @@ def test_bags_take_patches_where_the_responses_would_be_about_twice_as_many_as_t
     assert {scale for scale, level in by_bags.items() if level.align_bags} == {0.63, 1.26}
     assert {scale for scale, level in by_bags.items() if not level.bags} == {1}
     assert not any(level.sample or level.align for level in by_bags.values())
-    assert sum(level.nbytes for level in levels) == LEVEL_MAPS.nbytes
+    assert all(level.gathered.taps == (3, 3) for level in by_bags.values())
+    assert LEVEL_MAPS.nbytes == sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors_of(levels)}.values())
+
+
+def tensors_of(value):
+    """All tensors in a plan, some of them more than once."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if is_dataclass(value):
+        value = vars(value).values()
+    return [tensor for part in value for tensor in tensors_of(part)] if isinstance(value, Iterable) else []
 
 
 def test_large_images_are_not_gathered_by_bags_and_larger_ones_take_none():

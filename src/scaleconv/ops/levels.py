@@ -89,8 +89,9 @@ class LevelMap:
     def nbytes(self) -> int:
         own = sum(matrix.nbytes for matrix in (*self.sample, *self.filter, *self.align))
         bags = sum(bags.nbytes for bags in (*self.bags, *self.align_bags))
-        others = [level for level in (self.by_bags, self.gathered) if level and level.bags is not self.bags]
-        return own + bags + sum(level.nbytes for level in others)
+        shared = bool(self.bags) and self.gathered is not None and self.gathered.bags is self.bags
+        others = (self.by_bags, None if shared else self.gathered)
+        return own + bags + sum(level.nbytes for level in others if level)
 
 
 LEVEL_MAPS: BoundedCache[tuple[LevelMap, ...]] = BoundedCache(entries=128, nbytes=256 * 2**20)
