@@ -9,8 +9,12 @@ if not shutil.which("nvidia-smi"):  # Triton reads this when it is imported, whi
     os.environ["TRITON_INTERPRET"] = "1"
 
 import pytest
+import torch
 
 from scaleconv import cli
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; threads of each would only wait for one another
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Any valid call of the layer, and its comparison with the nested loops of `reference`."""
+"""Any valid call of the layer, its random tensors, and what the nested loops of `reference` make of it."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,17 +10,30 @@ from tolerance import assert_close
 
 
 def random(*shape, seed=0, dtype=torch.float64):
+    """Normal numbers that depend on the shape and the seed alone."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+def tensors_of(input_shape, weight_shape, seed=0, dtype=torch.float64):
+    """Images, weight and bias, each from a seed of its own."""
+    shapes = (input_shape, weight_shape, weight_shape[:1])
+    return [random(*shape, seed=seed + number, dtype=dtype) for number, shape in enumerate(shapes)]
+
+
+def aligned_by_loops(images, weight, bias, stride, padding, dilation, groups, scales, antialias=False):
+    """The aligned responses of every scale as `reference` has them, for pairs and for padding by name."""
+    total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    by_name = {"valid": [(0, 0)] * 2, "same": [(t // 2, t - t // 2) for t in total]}
+    pads = by_name[padding] if isinstance(padding, str) else [(p, p) for p in padding]
+    arrays = (tensor.numpy() for tensor in (images, weight, bias))
+    return reference.si_conv2d(*arrays, stride, pads, dilation, groups, scales, antialias)
+
+
 def assert_loops_agree(input_shape, weight_shape, stride, padding, dilation, groups, scales, antialias, seed=0):
-    images, weight, bias = (random(*shape, seed=seed) for shape in (input_shape, weight_shape, weight_shape[:1]))
+    tensors = tensors_of(input_shape, weight_shape, seed)
     call = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "scales": scales}
-    output, winner = si_conv2d(images, weight, bias, **call, antialias=antialias, return_winner=True)
-    total = [d * (k - 1) for d, k in zip(dilation, weight_shape[2:], strict=True)]
-    pads = {"valid": [(0, 0)] * 2, "same": [(t // 2, t - t // 2) for t in total]}
-    call["padding"] = pads[padding] if isinstance(padding, str) else [(p, p) for p in padding]
-    aligned = reference.si_conv2d(images.numpy(), weight.numpy(), bias.numpy(), **call, antialias=antialias)
+    output, winner = si_conv2d(*tensors, **call, antialias=antialias, return_winner=True)
+    aligned = aligned_by_loops(*tensors, **call, antialias=antialias)
     assert_close(output, torch.from_numpy(aligned.max(0)))
     clear = reference.gap(aligned) > 1e-9
     assert np.array_equal(winner.numpy()[clear], aligned.argmax(0)[clear])

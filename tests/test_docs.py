@@ -11,7 +11,6 @@ from scaleconv import macs
 from scaleconv.cli import app, data_app
 from scaleconv.experiments import ITEMS, load_experiment, read_records
 from scaleconv.experiments.tables import cells, make_rows
-from scaleconv.models import TITLES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -41,7 +40,7 @@ def test_the_code_on_the_first_screen_runs():
 
 def test_the_cost_in_the_readme_is_what_is_counted():
     first, second = macs((1, 1, 28, 28), (36, 1, 7, 7)), macs((1, 36, 11, 11), (64, 36, 5, 5))
-    counts = [count.total / cost.conv2d.total for cost in (first, second) for count in (cost.chosen, cost.direct)]
+    counts = [count.total / cost.conv2d.total for cost in (first, second) for count in (cost.planned, cost.direct)]
     stated = "{:.1f} times the operations of its convolution instead of {:.1f}, the second {:.1f} instead of {:.1f}"
     assert stated.format(*counts) in " ".join((ROOT / "README.md").read_text().split())
 
@@ -63,31 +62,27 @@ def test_the_results_in_the_readme_are_those_of_the_records():
 
 def test_the_page_on_performance_quotes_its_records():
     page, bench = (ROOT / "docs" / "performance.md").read_text(), ROOT / "results" / "bench"
-    for row in json.loads((bench / "kernels.json").read_text())["rows"]:
-        limits = row["limits_ms"]
-        fraction = max(limits.values()) / row["ms"]
-        stated = rf"\| {row['shape']} \| {row['dtype']} \|.*\| {limits['products']:.3f} \| {limits['bytes']:.3f} "
-        assert re.search(stated + rf"\| {row['ms']:.2f} \| {fraction:.2f} \|", page)
-    both = {
-        (row["shape"], row["dtype"], row["contender"], row["scales"]): row["both"]["median_ms"]
-        for row in json.loads((bench / "h200-graph.json").read_text())["rows"]
+    rows = {
+        (row["shape"], row["dtype"], row["layer"]): row
+        for row in json.loads((bench / "h200-layers.json").read_text())["rows"]
     }
-    for shape, dtype in {key[:2] for key in both}:
-        plain, broad, ours = (both[shape, dtype, each, "default"] for each in ("conv2d", "conv2d_wide", "si"))
-        stated = rf"\| {shape} \| {dtype} \| {ours:.2f} \| \**{ours / broad:.2f}\** \| {ours / plain:.1f} \|"
-        spread, plainly = both[shape, dtype, "si", "wide"], both[shape, dtype, "direct", "default"]
-        assert re.search(stated + rf".*\| {spread / ours:.2f} \| {plainly / ours:.0f} \|", page)
-    networks = json.loads((bench / "h200-networks.json").read_text())
-    for model in ("convnet", "si_convnet", "hierarchical", "ensemble"):
-        records = [record for record in read_records(ROOT / "results" / "table1") if record.model == model]
-        seconds = sum(record.seconds / record.runs_together for record in records)
-        epochs = {row["model"]: row["seconds"] for row in networks["epochs"] if row["runs"] == len(records)}
-        now = f"{700 * epochs[model]:.0f}" if model in epochs else "–"
-        assert f"| {TITLES[model]} | {seconds:.0f} | {now} |" in page
-    steps = {(row["network"], row["dtype"]): row["step"]["median_ms"] for row in networks["steps"]}
-    for dtype in ("float32", "bfloat16"):
-        plain, converted = steps["plain", dtype], steps["converted", dtype]
-        assert f"| converted | {dtype} | {converted:.1f} | {converted / plain:.1f} |" in page
-    for name, said in (("cpu", "takes {:.1f} times as long"), ("cpu-layers", "after the layers, it was {:.1f}")):
-        epochs = {row["model"]: row["seconds"] for row in json.loads((bench / f"{name}.json").read_text())["epochs"]}
-        assert said.format(epochs["si_convnet"] / epochs["convnet"]) in " ".join(page.split())
+    shapes = dict.fromkeys(shape for shape, _, _ in rows)
+    assert len(shapes) == 12
+    for shape in shapes:
+        quoted, between = [], r" \| "
+        for dtype in ("float32", "bfloat16"):
+            ours, broad = rows[shape, dtype, "si"], rows[shape, dtype, "conv2d_wide"]
+            for name, digits in (("graph_both", 2), ("both", 1)):
+                quoted.append(rf"{ours[name]['median_ms'] / broad[name]['median_ms']:.{digits}f} \([\d.]+\)")
+        assert re.search(rf"\| {shape}: .*\| {between.join(quoted)} \|", page), shape
+    networks = json.loads((bench / "h200.json").read_text())["steps"]
+    steps = {(row["network"], row["task"], row["dtype"], row["variant"]): row["eager"]["median_ms"] for row in networks}
+    for network, title in (("resnet18", "ResNet-18"), ("depthwise", "depthwise")):
+        for task in ("training", "inference"):
+            for dtype in ("float32", "bfloat16"):
+                plain, converted = (steps[network, task, dtype, each] for each in ("plain", "converted"))
+                stated = f"| {title} | {task} | {dtype} | {plain:.3g} | {converted:.3g} | {converted / plain:.2f} |"
+                assert stated in page
+    tried = json.loads((bench / "h200-tried.json").read_text())
+    for model, seconds in tried["table1_epoch_of_six_folds_s"]["a stream for each fold, shared 2**24"].items():
+        assert f"| {700 * seconds:,.0f} s |" in page, model

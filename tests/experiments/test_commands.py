@@ -12,7 +12,7 @@ import pytest
 from command import refused
 from scaleconv.experiments import read_records
 
-SMALL = ("data.train=200", "network.maps=[2,3]", "network.hidden=8", "training.batch=50")
+SMALL = ("data.train=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8", "training.batch=50")
 TINY = (*(part for setting in SMALL for part in ("--set", setting)), "--epochs", "2")
 
 
@@ -176,9 +176,10 @@ def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path):
-    command = [sys.executable, "-m", "scaleconv.cli", "reproduce", "table1", "--models", "convnet", *TINY[:-1], "2000"]
+    code = "from scaleconv import cli, experiments; experiments.descent.SECONDS_BETWEEN = 0; cli.main()"
+    command = ["reproduce", "table1", "--models", "convnet", *TINY[:-1], "2000", "--folds", "0"]
     process = subprocess.Popen(
-        [*command, "--folds", "0"],
+        [sys.executable, "-c", code, *command],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,

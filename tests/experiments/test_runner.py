@@ -17,8 +17,9 @@ from scaleconv.experiments import descent, load_experiment, read_records, run_ex
 from scaleconv.experiments.digits import DigitStore
 
 TINY = {
-    "data.train": 200,
+    "data.train": 100,
     "network.maps": [2, 3],
+    "network.scales": [0.8, 1.0, 1.25],
     "network.hidden": 8,
     "training.epochs": 4,
     "training.batch": 50,
@@ -162,7 +163,8 @@ def run_in_child(folder, seconds):
     return os.WIFSIGNALED(status), usage.ru_utime + usage.ru_stime
 
 
-def test_killed_at_ten_random_moments_it_ends_the_same(tmp_path):
+def test_killed_at_ten_random_moments_it_ends_the_same(finished, tmp_path):
+    """Forks find the plans of `finished` in the cache, so that they are killed in training."""
     dice = random.Random(0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads

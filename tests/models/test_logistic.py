@@ -77,7 +77,7 @@ def test_a_problem_ends_where_it_would_have_ended_alone():
 def test_float32_gets_as_low_as_torchs_optimiser(penalty):
     features, labels = make(1, 400, 30, seed=2)
     leaf = torch.zeros(31, CLASSES, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([leaf], max_iter=2000, tolerance_change=1e-13, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS([leaf], max_iter=1000, tolerance_change=1e-13, line_search_fn="strong_wolfe")
 
     def closure():
         optimiser.zero_grad()

@@ -11,7 +11,7 @@ from scaleconv.models.boltzmann import draw_hidden
 from scaleconv.models.contrastive import ContrastiveDivergence, Recipe
 from scaleconv.models.si_rbm import SIRBM
 from scaleconv.ops.geometry import Axis
-from scaleconv.ops.resample import transform_matrix
+from scaleconv.ops.resampling import linear_map
 from tolerance import assert_close
 
 PLAIN = Recipe(batch=4, weight_decay=0, sparsity_cost=0)
@@ -172,7 +172,7 @@ def test_transforms_are_those_of_the_loops_and_gather_is_their_transpose(size, c
 @pytest.mark.parametrize(("scale", "length"), [(2.0, 28), (1.5, 28), (0.5, 28), (9 / 7, 7), (5 / 7, 7)])
 def test_a_transform_is_the_level_of_the_layer_cropped_or_framed_at_the_centre(scale, length):
     axis = Axis(length, kernel=1, stride=1, padding=(0, 0), dilation=1)
-    level = transform_matrix(axis, axis.level(scale))  # (h, length)
+    level = linear_map(axis.level(scale).sources, length).dense()  # (h, length)
     margin = (length - len(level)) // 2
     assert (length - len(level)) % 2 == 0
     expected = F.pad(level, (0, 0, margin, margin))

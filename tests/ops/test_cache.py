@@ -1,37 +1,38 @@
 """The caches: bounded, shared by threads, and free of what the first caller was doing."""
 
 import threading
+import warnings
 
 import pytest
 import torch
 
-from scaleconv import SIConv2d, si_conv2d
-from scaleconv.ops.cache import BoundedCache
-from scaleconv.ops.geometry import make_plan
-from scaleconv.ops.levels import LEVEL_MAPS, level_maps
-from scaleconv.ops.signature import make_signature
+from loops import random, tensors_of
+from scaleconv import SIConv2d, resize_cache, si_conv2d
+from scaleconv.ops import custom_op
+from scaleconv.ops.cache import ROUNDS, BoundedCache
+from scaleconv.ops.cpu import SPARSE_MAPS
+from scaleconv.ops.geometry import make_geometry
+from scaleconv.ops.plan import make_plan
+
+SCALES = (0.6, 1, 1.7)
 
 
 @pytest.fixture(autouse=True)
 def empty_caches():
-    LEVEL_MAPS.clear()
-    make_plan.cache_clear()
+    def clear():
+        SPARSE_MAPS.clear()
+        for function in (make_geometry, make_plan, custom_op.find_plan):
+            function.cache_clear()
 
-
-def tensors():
-    generator = torch.Generator().manual_seed(0)
-    return [
-        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2, 9, 8), (3, 2, 3, 3), (3,))
-    ]
-
-
-def levels(height, scales=(1, 2), padding=1):
-    signature = make_signature((1, height, 8), (1, 1, 3, 3), 1, padding, 1, 1, scales)
-    return level_maps(signature, False, torch.float32, torch.device("cpu"))
+    clear()
+    before = SPARSE_MAPS.max_nbytes
+    yield
+    resize_cache(before)
+    clear()
 
 
 def test_the_entry_not_used_for_longest_goes_first():
-    cache = BoundedCache(entries=2, nbytes=100)
+    cache = BoundedCache(nbytes=2)
     cache.put("a", 1, nbytes=1)
     cache.put("b", 2, nbytes=1)
     assert cache.get("a") == 1
@@ -41,7 +42,7 @@ def test_the_entry_not_used_for_longest_goes_first():
 
 
 def test_entries_make_room_for_the_bytes_of_a_new_one():
-    cache = BoundedCache(entries=10, nbytes=100)
+    cache = BoundedCache(nbytes=100)
     for key, nbytes in (("a", 40), ("b", 30), ("c", 30), ("d", 50)):
         cache.put(key, key, nbytes)
     assert [cache.get(key) for key in "abcd"] == [None, None, "c", "d"]
@@ -49,99 +50,192 @@ def test_entries_make_room_for_the_bytes_of_a_new_one():
 
 
 def test_a_value_larger_than_the_bound_is_not_kept_and_displaces_nothing():
-    cache = BoundedCache(entries=10, nbytes=100)
+    cache = BoundedCache(nbytes=100)
     cache.put("all", 1, nbytes=100)
     cache.put("more", 2, nbytes=101)
     assert (cache.get("all"), cache.get("more"), cache.nbytes) == (1, None, 100)
 
 
 def test_two_threads_that_make_the_same_value_count_it_once():
-    cache = BoundedCache(entries=10, nbytes=100)
+    cache = BoundedCache(nbytes=100)
     cache.put("a", 1, nbytes=60)
     cache.put("a", 1, nbytes=60)
     assert (len(cache), cache.nbytes) == (1, 60)
 
 
-def test_levels_are_made_once_and_weigh_what_their_matrices_weigh():
-    made = levels(9)
-    assert levels(9) is made
-    strided = (2 * 8 + 3) * 9 + (2 * 7 + 3) * 8  # what 9 × 8 outputs meet, kernel 3, of 9 × 8 pixels
-    assert LEVEL_MAPS.nbytes == 4 * strided
-    direct = levels(9, scales=(1, 0.7), padding=0)[1]
-    assert [tuple(matrix.shape) for matrix in direct.sample + direct.align] == [(6, 9), (5, 8), (5, 4), (4, 3)]
-    assert LEVEL_MAPS.nbytes == 4 * (strided + 6 * 9 + 5 * 8 + 5 * 4 + 4 * 3)
-    by_filter = levels(9, padding=0)[1]
-    assert [tuple(matrix.shape) for matrix in by_filter.filter] == [(3, 3), (3, 3)]
-    assert LEVEL_MAPS.nbytes == 4 * (strided + 6 * 9 + 5 * 8 + 5 * 4 + 4 * 3 + 2 * 3 * 3)
+def test_a_smaller_bound_forgets_at_once_and_a_larger_one_keeps_more():
+    cache = BoundedCache(nbytes=100)
+    for key in "abcd":
+        cache.put(key, key, 25)
+    cache.resize(50)
+    assert [cache.get(key) for key in "abcd"] == [None, None, "c", "d"]
+    assert (cache.max_nbytes, cache.nbytes) == (50, 50)
+    cache.resize(75)
+    cache.put("e", "e", 25)
+    assert [cache.get(key) for key in "cde"] == ["c", "d", "e"]
 
 
-def test_both_caches_are_bounded(monkeypatch):
-    assert (LEVEL_MAPS.max_entries, LEVEL_MAPS.max_nbytes) == (128, 256 * 2**20)
-    for height in range(9, 150):
-        levels(height)
-    assert len(LEVEL_MAPS) == 128
-    assert make_plan.cache_info().currsize == make_plan.cache_info().maxsize == 64
-    LEVEL_MAPS.clear()
-    monkeypatch.setattr(LEVEL_MAPS, "max_nbytes", 5000)
-    for height in range(9, 14):
-        levels(height)
-    assert 1 < len(LEVEL_MAPS) < 5
-    assert 2500 < LEVEL_MAPS.nbytes <= 5000
+@pytest.mark.parametrize(("nbytes", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError), ("1", TypeError)])
+def test_a_bound_that_is_no_number_of_bytes_is_refused(nbytes, error):
+    with pytest.raises(error, match="`nbytes` must be"):
+        resize_cache(nbytes)
+
+
+def test_a_cache_that_forgets_all_it_holds_several_times_over_warns_once():
+    cache = BoundedCache(nbytes=100)
+    for number in range(10 * (ROUNDS + 1)):  # the first ten fill it, and others have made room three times over
+        cache.put(number, number, 10)
+    with pytest.warns(UserWarning, match=r"keeps 0 MiB .* scaleconv.resize_cache\(nbytes\) sets another bound"):
+        cache.put("one more", 1, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(1000, 1100):
+            cache.put(number, number, 10)
+
+
+def test_a_bound_that_was_set_anew_warns_anew():
+    cache = BoundedCache(nbytes=10)
+    for number in range(ROUNDS + 1):
+        cache.put(number, number, 10)
+    cache.resize(20)
+    for number in range(1 + 2 * ROUNDS):  # beside the one that it has kept
+        cache.put(("again", number), number, 10)
+    assert cache.nbytes == 20
+    with pytest.warns(UserWarning, match="these layers need more"):
+        cache.put("one more", 1, 10)
+
+
+def test_layers_that_need_more_than_the_bound_say_so_and_stay_right():
+    calls = [tensors_of((1, 16, size, 8), (2, 16, 3, 3)) for size in range(8, 13)]
+    expected = [si_conv2d(*call, scales=SCALES) for call in calls]
+    needed = SPARSE_MAPS.nbytes
+    assert needed > 0
+    SPARSE_MAPS.clear()
+    resize_cache(needed // 2)
+
+    def call_all():
+        for call, true in zip(calls * 3 * ROUNDS, expected * 3 * ROUNDS, strict=True):
+            assert torch.equal(si_conv2d(*call, scales=SCALES), true)
+            assert SPARSE_MAPS.nbytes <= needed // 2
+
+    with pytest.warns(UserWarning, match="each call makes them anew") as warned:
+        call_all()
+    assert len(warned) == 1
+
+
+def test_layers_that_fit_make_their_matrices_once():
+    images, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
+    si_conv2d(images, weight, bias, scales=SCALES)
+    kept, nbytes = len(SPARSE_MAPS), SPARSE_MAPS.nbytes
+    si_conv2d(images, weight, bias, scales=SCALES)
+    assert (len(SPARSE_MAPS), SPARSE_MAPS.nbytes) == (kept, nbytes)
+    assert kept > 0
+    si_conv2d(images.float(), weight.float(), bias.float(), scales=SCALES)
+    assert len(SPARSE_MAPS) == 2 * kept
+
+
+def test_the_bound_may_be_nothing():
+    images, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
+    expected = si_conv2d(images, weight, bias, scales=SCALES)
+    resize_cache(0)
+    assert torch.equal(si_conv2d(images, weight, bias, scales=SCALES), expected)
+    assert len(SPARSE_MAPS) == 0
 
 
 def inside(context):
     def call(*tensors):
         with context:
-            si_conv2d(*tensors)
+            si_conv2d(*tensors, scales=SCALES)
 
     return call
 
 
 def per_sample_gradients(images, weight, bias):
-    torch.vmap(torch.func.grad(lambda image: si_conv2d(image, weight, bias).sum()))(images)
+    torch.vmap(torch.func.grad(lambda image: si_conv2d(image, weight, bias, scales=SCALES).sum()))(images)
+
+
+@pytest.mark.parametrize("channels", [2, 16])
+@pytest.mark.parametrize(
+    "first",
+    [inside(torch.inference_mode()), inside(torch.no_grad()), per_sample_gradients],
+    ids=["inference", "no_grad", "torch.func"],
+)
+def test_what_any_call_has_made_serves_calls_that_differentiate_twice(first, channels):
+    images, weight, bias = tensors_of((2, channels, 9, 8), (3, channels, 3, 3))
+    first(images, weight, bias)
+    leaves = [images.requires_grad_(), weight.requires_grad_()]
+
+    def gradients():
+        output = si_conv2d(images, weight, bias, scales=SCALES)
+        once = torch.autograd.grad(output.square().sum(), leaves)
+        (gradient,) = torch.autograd.grad(
+            si_conv2d(images, weight, bias, scales=SCALES).square().sum(), images, create_graph=True
+        )
+        return [output, *once, *torch.autograd.grad(gradient.square().sum(), leaves)]
+
+    after = gradients()
+    SPARSE_MAPS.clear()
+    make_plan.cache_clear()
+    custom_op.find_plan.cache_clear()
+    for actual, expected in zip(after, gradients(), strict=True):
+        assert torch.equal(actual, expected)
+        assert actual.abs().max() > 0
 
 
 @pytest.mark.parametrize(
-    "first",
-    [inside(torch.inference_mode()), inside(torch.no_grad()), inside(torch.device("meta")), per_sample_gradients],
-    ids=["inference", "no_grad", "device", "torch.func"],
+    "channels",
+    [2, 16],
 )
-def test_matrices_made_by_any_call_serve_calls_that_differentiate_twice(first):
-    images, weight, bias = tensors()
-    first(images, weight, bias)
-    assert len(LEVEL_MAPS) == 1
-    images.requires_grad_()
-    (gradient,) = torch.autograd.grad(si_conv2d(images, weight, bias).square().sum(), images, create_graph=True)
-    (second,) = torch.autograd.grad(gradient.square().sum(), images)
-    assert len(LEVEL_MAPS) == 1
-    assert second.abs().max() > 0
-
-
-def test_matrices_made_while_exporting_serve_a_compiler_with_free_sizes():
-    layer, images = SIConv2d(2, 3, 3), torch.rand(2, 2, 9, 8)
-    torch.export.export(layer, (images,), strict=False)
-    assert len(LEVEL_MAPS) == 1
-    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="eager")
-    assert torch.equal(compiled(images), layer(images))
+def test_a_default_device_has_no_part_in_a_call(channels):
+    images, weight, bias = tensors_of((2, channels, 9, 8), (3, channels, 3, 3))
+    weight.requires_grad_()
+    with torch.device("meta"):
+        output = si_conv2d(images, weight, bias, scales=SCALES)
+        output.sum().backward()
+    assert torch.equal(output, si_conv2d(images, weight, bias, scales=SCALES))
+    assert weight.grad.abs().max() > 0
 
 
 def test_threads_share_the_caches():
-    images, weight, bias = tensors()
-    expected = si_conv2d(images, weight, bias)
-    wrong = []
+    images, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
+    sent = random(2, 3, 7, 6, seed=5)
+    weight.requires_grad_()
+
+    def step():
+        output = si_conv2d(images, weight, bias)
+        return [output, *torch.autograd.grad(output, weight, sent)]
+
+    expected, right = step(), []
 
     def work():
-        for _ in range(20):
-            LEVEL_MAPS.clear()
-            if not torch.equal(si_conv2d(images, weight, bias), expected):
-                wrong.append(1)
+        for _ in range(10):
+            SPARSE_MAPS.clear()
+            make_plan.cache_clear()
+            custom_op.find_plan.cache_clear()
+            right.append(all(torch.equal(a, b) for a, b in zip(step(), expected, strict=True)))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong
+    assert right == [True] * 40
+
+
+def test_threads_with_batches_of_other_sizes_share_one_plan():
+    weight = random(3, 2, 3, 3)
+    batches = [random(images, 2, 9, 8, seed=images) for images in (1, 2, 3, 5)]
+    expected, right = [si_conv2d(batch, weight) for batch in batches], []
+
+    def work(number):
+        right.extend(torch.equal(si_conv2d(batches[number], weight), expected[number]) for _ in range(20))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 80
 
 
 def test_a_layer_moved_to_another_device_follows():

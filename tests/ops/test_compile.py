@@ -1,12 +1,22 @@
-"""The layer inside torch.compile and torch.export."""
+"""The layer inside torch.compile, torch.export, make_fx and torch.func: one graph for all sizes, numbers of eager."""
+
+from itertools import product
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.library import opcheck
 
+from loops import random, tensors_of
 from scaleconv import DEFAULT_SCALES, SIConv2d, si_conv2d
-from scaleconv.ops.levels import LEVEL_MAPS
+from scaleconv.ops import custom_op
+from tolerance import assert_close
 
 SCALES = (0.6, 1.0, 1.7)
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+SIZES = [(2, 9, 8), (3, 9, 8), (3, 12, 8), (5, 12, 11), (7, 10, 13), (2, 16, 9)]
+SIZES += [(4, 7, 7), (4, 20, 6), (6, 6, 20), (9, 8, 9), (2, 15, 15), (3, 11, 10)]
 
 
 @pytest.fixture(autouse=True)
@@ -14,10 +24,8 @@ def forget_compiled_code():
     torch.compiler.reset()
 
 
-def tensors(batch=2, height=9, channels=2):
-    generator = torch.Generator().manual_seed(batch)
-    shapes = ((batch, channels, height, 8), (3, channels, 3, 3), (3,))
-    return [torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+def tensors(batch=2, height=9, width=8, channels=2):
+    return [t.requires_grad_() for t in tensors_of((batch, channels, height, width), (3, channels, 3, 3), seed=batch)]
 
 
 def step(layer, inputs, **call):
@@ -27,17 +35,24 @@ def step(layer, inputs, **call):
 
 def assert_compiled_agrees(compiled, inputs, **call):
     for actual, expected in zip(step(compiled, inputs, **call), step(si_conv2d, inputs, **call), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
+        assert_close(actual, expected)
+        assert actual.stride() == expected.stride()
 
 
-def test_compiled_forward_and_backward_agree_with_eager():
-    assert_compiled_agrees(torch.compile(si_conv2d, fullgraph=True), tensors(channels=16))
+def test_a_call_with_scales_compiles_with_free_sizes():
+    compiled = torch.compile(si_conv2d, fullgraph=True, dynamic=True, backend="eager")
+    images, weight, bias = (tensor.detach() for tensor in tensors())
+    assert torch.equal(compiled(images, weight, bias, scales=SCALES), si_conv2d(images, weight, bias, scales=SCALES))
 
 
-def test_compiled_code_follows_new_sizes_and_arguments():
+def test_code_from_inductor_agrees_with_eager_forward_and_backward():
+    assert_compiled_agrees(torch.compile(si_conv2d, fullgraph=True), tensors(channels=16), padding=1)
+
+
+def test_compiled_code_follows_new_sizes():
     compiled = torch.compile(si_conv2d, fullgraph=True, backend="aot_eager")
-    for batch, height, padding in ((2, 9, 1), (5, 9, 1), (5, 11, 1), (5, 12, 1), (5, 12, 0)):
-        assert_compiled_agrees(compiled, tensors(batch, height), padding=padding, scales=SCALES)
+    for batch, height in ((2, 9), (5, 9), (5, 11)):
+        assert_compiled_agrees(compiled, tensors(batch, height), padding=1, scales=SCALES)
 
 
 @pytest.mark.parametrize(
@@ -57,31 +72,180 @@ def test_compiled_code_follows_new_values_of(name, values):
         assert torch.equal(compiled(images, weight, **{name: value}), si_conv2d(images, weight, **{name: value}))
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("channels", [4, 16])
-def test_compiled_code_takes_free_sizes(channels):
-    layer = SIConv2d(channels, 3, 3, scales=SCALES)
-    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
-    for batch, height in ((2, 9), (3, 9), (3, 12)):
-        images = torch.rand(batch, channels, height, 8)
-        (actual,), (expected,) = (torch.autograd.grad(f(images).sum(), layer.weight) for f in (compiled, layer))
-        torch.testing.assert_close(actual, expected)
+def test_twelve_sizes_are_compiled_at_most_twice(channels, training):
+    layer, counter = SIConv2d(channels, 3, 3, scales=SCALES), CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for number, (batch, height, width) in enumerate(SIZES):
+        images = random(batch, channels, height, width, seed=number, dtype=torch.float32)
+        with torch.set_grad_enabled(training):
+            actual, expected = compiled(images), layer(images)
+        assert torch.equal(actual, expected)
+        if training:
+            grads = [torch.autograd.grad(f.square().sum(), [layer.weight, layer.bias]) for f in (actual, expected)]
+            for got, true in zip(*grads, strict=True):
+                assert_close(got, true)
+    assert counter.frame_count <= 2
 
 
-def test_a_new_batch_size_compiles_once_more_and_then_never():
-    counter = torch._dynamo.testing.CompileCounter()
-    compiled = torch.compile(si_conv2d, fullgraph=True, backend=counter)
-    for batch in (2, 3, 5, 7, 11):
-        compiled(*(tensor.detach() for tensor in tensors(batch)))
-    assert counter.frame_count == 2
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    ("images", "weight"),
+    [
+        ("contiguous", "contiguous"),
+        ("contiguous", "channels_last"),
+        ("channels_last", "contiguous"),
+        ("channels_last", "channels_last"),
+    ],
+)
+def test_layouts_of_compiled_code_are_those_of_eager(images, weight, dynamic):
+    layer = SIConv2d(4, 3, 3, padding=1, scales=SCALES).double().to(memory_format=LAYOUTS[weight])
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    batch = random(2, 4, 9, 8).contiguous(memory_format=LAYOUTS[images]).requires_grad_()
+    leaves = [batch, layer.weight, layer.bias]
+    outputs = [compiled(batch), layer(batch)]
+    results = [[output, *torch.autograd.grad(output.square().sum(), leaves)] for output in outputs]
+    with torch.no_grad():
+        results[0].append(compiled(batch))
+        results[1].append(layer(batch))
+    for actual, expected in zip(*results, strict=True):
+        assert_close(actual, expected)
+        assert actual.stride() == expected.stride()
+
+
+def test_a_channels_last_network_compiles_and_trains():
+    network = torch.nn.Sequential(SIConv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), SIConv2d(8, 4, 3, stride=2))
+    network = network.to(memory_format=torch.channels_last)
+    images = random(2, 3, 9, 8, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
+    compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+    grads = [torch.autograd.grad(f(images).square().sum(), list(network.parameters())) for f in (compiled, network)]
+    for actual, expected in zip(*grads, strict=True):
+        assert_close(actual, expected)
+        assert actual.stride() == expected.stride()
+
+
+def test_autocast_is_compiled():
+    layer = SIConv2d(3, 4, 3, scales=SCALES)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    images = random(2, 3, 9, 8, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        actual, expected = compiled(images), layer(images)
+    assert actual.dtype == expected.dtype == torch.bfloat16
+    assert torch.equal(actual, expected)
+    grads = [torch.autograd.grad(output.float().square().sum(), layer.weight)[0] for output in (actual, expected)]
+    assert grads[0].dtype == torch.float32
+    assert_close(*grads, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "strict",
+    [
+        False,
+        True,
+    ],
+)
+@pytest.mark.parametrize("arguments", [{"scales": (1, 2)}, {"stride": (2, 1), "padding": 1, "scales": SCALES}], ids=str)
+def test_an_exported_layer_takes_any_batch_height_and_width(strict, arguments):
+    layer = SIConv2d(2, 3, 3, **arguments).double()
+    names = [torch.export.Dim("batch"), torch.export.Dim("height", min=8), torch.export.Dim("width", min=8)]
+    shapes = ({0: names[0], 2: names[1], 3: names[2]},)
+    program = torch.export.export(layer, (random(2, 2, 12, 11),), dynamic_shapes=shapes, strict=strict).module()
+    for number, (batch, height, width) in enumerate(SIZES[:6]):
+        images = random(batch, 2, height, width, seed=number)
+        assert_close(program(images), layer(images))
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_export_keeps_the_batch_free_and_the_matrices_constant(strict):
-    layer = SIConv2d(2, 3, 3)
-    LEVEL_MAPS.clear()
+def test_an_exported_layer_of_many_channels_takes_any_batch(strict):
+    layer = SIConv2d(64, 64, 3, padding=1)
     program = torch.export.export(
-        layer, (torch.rand(2, 2, 9, 8),), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=strict
-    )
-    images = torch.rand(7, 2, 9, 8)
-    assert torch.equal(program.module()(images), layer(images))
-    assert "arange" not in program.graph_module.code
+        layer, (torch.rand(4, 64, 14, 14),), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=strict
+    ).module()
+    for batch in (1, 4, 7):
+        images = random(batch, 64, 14, 14, dtype=torch.float32)
+        assert_close(program(images), layer(images))
+
+
+SETTINGS = {
+    "plain": ([1, 1], [0, 0, 0, 0], [1, 1], 1, [0.7, 1.0, 1.5], False),
+    "padded": ([2, 1], [1, 1, 0, 1], [1, 2], 1, [1.0, 2.0], True),
+    "groups": ([1, 1], [1, 1, 1, 1], [1, 1], 2, [0.7, 1.0], False),
+    "one scale": ([1, 1], [1, 1, 1, 1], [1, 1], 1, [1.0], False),
+}
+
+
+def operands(images, weight, groups):
+    leaves = tensors_of((2, 4, 6, 7), (2, 4 // groups, 3, 2), dtype=torch.float32)
+    leaves[0] = leaves[0].contiguous(memory_format=LAYOUTS[images])
+    leaves[1] = leaves[1].contiguous(memory_format=LAYOUTS[weight])
+    return leaves
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(("images", "weight"), list(product(LAYOUTS, repeat=2)))
+def test_both_operators_keep_their_promises_in_every_layout(images, weight, settings):
+    leaves = [leaf.requires_grad_() for leaf in operands(images, weight, settings[3])]
+    opcheck(custom_op.si_conv2d, (*leaves[:2], leaves[2] if images == weight else None, *settings))
+    tensors = [leaf.detach() for leaf in leaves]
+    output, winner = custom_op.si_conv2d(*tensors, *settings)
+    for needed in ([True, True, True], [False, True, False]):
+        opcheck(custom_op.si_conv2d_backward, (torch.ones_like(output), *tensors[:2], winner, *settings, needed))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 5, 4), (1, 3, 5, 4), (2, 3, 5, 1)], ids=str)
+@pytest.mark.parametrize(("images", "weight"), list(product(LAYOUTS, repeat=2)))
+def test_the_operator_keeps_its_promises_on_thin_tensors(shape, images, weight):
+    kernel = (3, 1) if shape[3] == 1 else (3, 3)
+    leaves = tensors_of(shape, (2, shape[1], *kernel), dtype=torch.float32)
+    leaves[0] = leaves[0].contiguous(memory_format=LAYOUTS[images]).requires_grad_()
+    leaves[1] = leaves[1].contiguous(memory_format=LAYOUTS[weight]).requires_grad_()
+    opcheck(custom_op.si_conv2d, (*leaves, *SETTINGS["plain"]))
+
+
+def test_a_compiled_layer_calls_the_operator():
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    layer = SIConv2d(3, 4, 3, padding=1)
+    torch.compile(layer, backend=keep, fullgraph=True, dynamic=True)(torch.rand(2, 3, 9, 8))
+    assert any(node.target is torch.ops.scaleconv.si_conv2d.default for node in graphs[0].graph.nodes)
+
+
+def test_make_fx_keeps_the_operator_and_the_numbers():
+    images, weight, bias = (tensor.detach() for tensor in tensors(channels=4))
+    traced = make_fx(lambda *inputs: si_conv2d(*inputs, scales=SCALES))(images, weight, bias)
+    assert any(node.target is torch.ops.scaleconv.si_conv2d.default for node in traced.graph.nodes)
+    assert torch.equal(traced(2 * images, weight, bias), si_conv2d(2 * images, weight, bias, scales=SCALES))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    "mapped", [(0, None, None), (1, None, None), (None, 0, 0), (None, 1, None), (0, 0, 0), (1, 2, 0)]
+)
+def test_vmap_maps_images_or_weights_or_both(mapped, groups):
+    shapes = [(2, 4, 7, 6), (4, 4 // groups, 3, 2), (4,)]
+    call = {"scales": SCALES, "padding": 1, "groups": groups}
+    stacked = [
+        random(*shape, seed=number) if dim is None else random(3, *shape, seed=number).movedim(0, dim)
+        for number, (shape, dim) in enumerate(zip(shapes, mapped, strict=True))
+    ]
+    together = torch.vmap(lambda *t: si_conv2d(*t, **call, return_winner=True), in_dims=mapped)(*stacked)
+    for one in range(3):
+        alone = [t if dim is None else t.select(dim, one) for t, dim in zip(stacked, mapped, strict=True)]
+        output, winner = si_conv2d(*alone, **call, return_winner=True)
+        assert_close(together[0][one], output)
+        assert torch.equal(together[1][one], winner)
+
+
+def test_gradients_flow_through_vmap():
+    images, weights = random(3, 2, 2, 7, 6).requires_grad_(), random(3, 4, 2, 3, 2, seed=1).requires_grad_()
+    together = torch.vmap(lambda *t: si_conv2d(*t, scales=SCALES))(images, weights)
+    alone = torch.stack([si_conv2d(*t, scales=SCALES) for t in zip(images, weights, strict=True)])
+    sent = random(*alone.shape, seed=2)
+    grads = [torch.autograd.grad(result, [images, weights], sent) for result in (together, alone)]
+    for actual, expected in zip(*grads, strict=True):
+        assert_close(actual, expected)

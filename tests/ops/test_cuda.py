@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from loops import tensors_of
 from scaleconv import si_conv2d
 from tolerance import TOLERANCE
 
@@ -31,9 +32,7 @@ def results(tensors, call):
 @pytest.mark.parametrize(("shape", "weight_shape", "call"), CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_output_and_gradients_agree_with_float64_on_the_cpu(shape, weight_shape, call, dtype, memory_format):
-    generator = torch.Generator().manual_seed(0)
-    shapes = (shape, weight_shape, weight_shape[:1])
-    tensors = [torch.randn(*s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes]
+    tensors = tensors_of(shape, weight_shape, dtype=dtype)
     expected = results([tensor.double() for tensor in tensors], call)
     previous = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False

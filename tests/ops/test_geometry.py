@@ -1,8 +1,8 @@
-"""The plan against numbers worked out by hand, one test per convention, on odd and unequal sizes."""
+"""The geometry against numbers worked out by hand, one test per convention, on odd and unequal sizes."""
 
 import pytest
 
-from scaleconv.ops.geometry import Axis, make_plan
+from scaleconv.ops.geometry import Axis, competing_order, make_geometry
 
 
 def axis(length, kernel=1, stride=1, padding=(0, 0), dilation=1):
@@ -30,19 +30,6 @@ def test_responses_keep_the_centre_of_the_kernel():
     level = axis(8, kernel=3).level(2)
     assert level.response_size == 14
     assert level.targets == (1.5, 3.5, 5.5, 7.5, 9.5, 11.5)
-
-
-def test_outputs_of_a_whole_scale_meet_the_same_pixels_one_stride_on():
-    # output 0 reads between responses 1 and 2, which meet samples 1 to 4, at ¼ to 1¾; the last one samples 11 to 14
-    assert axis(8, kernel=3).meets(axis(8, kernel=3).level(2)) == (0, 3)
-    # response ¾: strided responses 0 and 1 meet samples 0 to 4, the first of which lies at -¼
-    strided = axis(7, kernel=3, stride=2)
-    assert strided.meets(strided.level(2)) == (0, 0)
-    # at scale 3 output 0 reads response 3, which meets samples 3 to 5, at ⅔ to 1⅓
-    assert axis(8, kernel=3).meets(axis(8, kernel=3).level(3)) == (0, 3)
-    padded = axis(8, kernel=3, padding=(1, 1))
-    assert padded.meets(padded.level(2)) == (0, 0)
-    assert axis(8, kernel=3).meets(axis(8, kernel=3).level(1.5)) == (0, 0)
 
 
 def test_strided_targets_follow_the_kernel_not_the_grid():
@@ -92,21 +79,32 @@ def test_an_empty_level_takes_no_part_even_if_padding_holds_the_kernel():
 
 
 def test_a_level_must_fit_on_both_axes():
-    plan = make_plan(axis(20, kernel=3), axis(4, kernel=3), (0.5, 1))
-    assert [level.scale for level in plan.levels] == [1]
+    geometry = make_geometry(axis(20, kernel=3), axis(4, kernel=3), (0.5, 1))
+    assert [level.scale for level in geometry.levels] == [1]
 
 
 def test_levels_compete_so_that_ties_go_to_the_scale_listed_first():
-    plan = make_plan(axis(9), axis(9), (3, 2, 1, 0.5))
-    assert [(level.index, level.wins_ties) for level in plan.levels] == [(2, False), (1, True), (0, True), (3, False)]
+    geometry = make_geometry(axis(9), axis(9), (3, 2, 1, 0.5))
+    competing = [(level.index, level.code, level.wins_ties) for level in geometry.levels]
+    assert competing == [(2, 0, False), (1, 1, True), (0, 2, True), (3, 3, False)]
+
+
+def test_a_level_that_takes_no_part_keeps_its_code_to_itself():
+    geometry = make_geometry(axis(9, kernel=5), axis(9, kernel=5), (0.2, 2, 1, 0.3, 3))
+    assert [(level.scale, level.index, level.code) for level in geometry.levels] == [(1, 2, 0), (2, 1, 1), (3, 4, 4)]
+
+
+def test_scale_one_competes_first_then_those_before_it_and_then_those_behind():
+    assert competing_order((0.5, 0.7, 1, 2, 3)) == (2, 1, 0, 3, 4)
+    assert competing_order((1,)) == (0,)
 
 
 def test_axes_are_planned_apart():
-    plan = make_plan(axis(8, kernel=3), axis(11, kernel=2, stride=2), (1, 2))
-    level = plan.levels[1]
+    geometry = make_geometry(axis(8, kernel=3), axis(11, kernel=2, stride=2), (1, 2))
+    level = geometry.levels[1]
     assert (level.height.size, level.width.size) == (16, 22)
     assert (level.height.response_size, level.width.response_size) == (14, 11)
-    assert (plan.height.output_size, plan.width.output_size) == (6, 5)
+    assert (geometry.height.output_size, geometry.width.output_size) == (6, 5)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from loops import random
 from scaleconv import DEFAULT_SCALES, si_conv2d
-from scaleconv.ops import pool
 from tolerance import assert_close
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")  # of conv2d itself
@@ -137,24 +133,22 @@ def test_non_contiguous_tensors_give_the_same_numbers():
     assert torch.equal(si_conv2d(images[..., ::2], weight), si_conv2d(images[..., ::2].clone(), weight.contiguous()))
 
 
-def test_nan_reaches_every_output_of_its_image_that_a_rescaled_level_covers():
-    images, weight = random(2, 1, 12, 12), random(2, 1, 5, 5, seed=1)
-    images[1, 0, 0, 0] = torch.nan
-    output = si_conv2d(images, weight, scales=(1, 0.5))
-    expected = F.conv2d(images[1:], weight)[0].isnan()
-    expected[:, 2:-2, 2:-2] = True  # scale 0.5 covers outputs 2 to 5
-    assert torch.equal(output[1].isnan(), expected)
-    assert output[0].isfinite().all()
+def test_scales_may_come_from_a_generator():
+    images, weight = random(1, 2, 9, 8), random(3, 2, 3, 3, seed=1)
+    expected = si_conv2d(images, weight, scales=(0.6, 1, 2))
+    assert torch.equal(si_conv2d(images, weight, scales=(s for s in (0.6, 1, 2))), expected)
+    assert torch.equal(si_conv2d(images, weight, scales=iter([0.6, 1, 2])), expected)
+    assert not torch.equal(si_conv2d(images, weight, scales=(s for s in (1, 2))), expected)
+    with pytest.raises(ValueError, match=r"`scales` must contain 1, got \(0.6, 2.0\)"):
+        si_conv2d(images, weight, scales=(s for s in (0.6, 2)))
 
 
-@pytest.mark.parametrize("level_with_nan", [0, 1])
-def test_nan_of_one_level_is_kept_where_the_other_is_finite(level_with_nan, monkeypatch):
-    responses = [torch.zeros(1, 1, 8, 8), torch.ones(1, 1, 8, 8)]
-    responses[level_with_nan][0, 0, 3, 4] = torch.nan
-    monkeypatch.setattr(pool, "_respond", lambda level, *_: responses[level.index].clone())
-    output = si_conv2d(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 1, 1), scales=(1, 0.5))
-    assert output[0, 0, 3, 4].isnan()
-    assert output.isnan().sum() == 1
+def test_the_gradient_of_the_bias_is_the_sum_of_what_is_sent():
+    tensors = [random(*shape, seed=1).requires_grad_() for shape in ((2, 3, 9, 8), (4, 3, 3, 3), (4,))]
+    output = si_conv2d(*tensors)
+    sent = random(*output.shape, seed=2)
+    output.backward(sent)
+    assert_close(tensors[2].grad, torch.einsum("nmhw->m", sent))
 
 
 def test_results_repeat_bit_for_bit_under_deterministic_algorithms():

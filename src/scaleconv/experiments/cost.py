@@ -155,7 +155,7 @@ def _operations(layer: LayerShape, method: str, scales: Sequence[float]) -> floa
         return formula(scales)
     shape = (1, layer.channels, layer.size, layer.size)
     cost = macs(shape, (layer.maps, layer.channels, layer.kernel, layer.kernel), scales=scales)
-    counted = {"conv2d": cost.conv2d, "direct": cost.direct, "si_conv2d": cost.chosen}[method]
+    counted = {"conv2d": cost.conv2d, "direct": cost.direct, "si_conv2d": cost.planned}[method]
     return counted.total / cost.conv2d.total
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.resample import align_matrix, resample, transform_matrix
+from ..ops.resampling import linear_map
 from ..ops.signature import make_signature
 from .capture import captured
 
@@ -30,19 +30,21 @@ class DirectSIConv2d(nn.Conv2d):
         signature = make_signature((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales)
         axis = signature.height
         self.margins: list[tuple[int, int]] = []  # around what a level covers, before and after
-        for level in signature.plan.levels[1:]:  # the first is the identity, and covers everything
+        for level in signature.geometry.levels[1:]:  # the first is the identity, and covers everything
             first, end = level.height.covered
             index = len(self.margins)
             self.margins.append((first, axis.output_size - end))
-            self.register_buffer(f"transform_{index}", transform_matrix(axis, level.height).float(), persistent=False)
-            self.register_buffer(f"align_{index}", align_matrix(level.height).float(), persistent=False)
+            transform = linear_map(level.height.sources, axis.length)
+            align = linear_map(level.height.targets, level.height.response_size)
+            self.register_buffer(f"transform_{index}", transform.dense().float(), persistent=False)
+            self.register_buffer(f"align_{index}", align.dense().float(), persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:
         result = super().forward(input)
         for index, margins in enumerate(self.margins):
             transform, align = (getattr(self, f"{name}_{index}").to(input) for name in ("transform", "align"))
-            response = super().forward(resample(input, transform, transform))
-            aligned = resample(response, align, align)
+            response = super().forward(transform @ input @ transform.mT)
+            aligned = align @ response @ align.mT
             result = torch.maximum(result, F.pad(aligned, (*margins, *margins), value=-math.inf))
         return result
 

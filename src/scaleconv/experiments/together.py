@@ -1,20 +1,18 @@
 """Epochs of several runs at once.
 
-On a GPU one small network leaves most of the chip idle. There the runs are stacked into networks, each with a stream of
-its own, whose steps are captured in a CUDA graph, and the graph is replayed until the epoch is over: the host does
-nothing in between. On the CPU the runs simply take turns.
+On a GPU one small network leaves most of the chip idle. There the steps of all runs are captured in one CUDA graph,
+each run on a stream of its own, and the graph is replayed until the epoch is over: the host does nothing in between. On
+the CPU the runs simply take turns.
 """
 
 from collections.abc import Sequence
 
 import torch
 
-from .stacked import Stack
 from .training import Trainer
 
 UNROLL = 6  # at most so many steps of each run in one graph; more take longer to capture, and gain nothing
 WARM_UP = 3
-STREAMS = 2  # stacks side by side: what is small in one goes on beside what is large in another
 
 
 class Together:
@@ -26,10 +24,7 @@ class Together:
         if any(trainer.batches != self.batches for trainer in self.trainers):
             raise ValueError(f"`trainers` must have equally many batches, got {[t.batches for t in self.trainers]}")
         self.unrolled = max(n for n in range(1, UNROLL + 1) if self.batches % n == 0)
-        on_gpu = self.trainers[0].images.is_cuda
-        shares = [self.trainers[first::STREAMS] for first in range(STREAMS)] if on_gpu else []
-        self.stacks = [Stack(share) for share in shares if share]  # live as long as the graph that works in them
-        self.graph = _capture(self.stacks, self.trainers, self.unrolled) if self.stacks else None
+        self.graph = _capture(self.trainers, self.unrolled) if self.trainers[0].images.is_cuda else None
 
     def epoch(self, number: int) -> None:
         """Run one epoch of every run, counted from 1; returns before a GPU has finished it."""
@@ -44,30 +39,30 @@ class Together:
                 trainer.step()
 
 
-def _capture(stacks: Sequence[Stack], trainers: Sequence[Trainer], steps: int) -> torch.cuda.CUDAGraph:
+def _capture(trainers: Sequence[Trainer], steps: int) -> torch.cuda.CUDAGraph:
     before = [{name: tensor.clone() for name, tensor in trainer.state().items()} for trainer in trainers]
     for trainer in trainers:
         trainer.begin_epoch(0)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # libraries choose their algorithms and buffers now, not under capture
-        for stack in stacks:
-            for _ in range(min(WARM_UP, trainers[0].batches)):
-                stack.step()
+        for trainer in trainers:
+            for _ in range(min(WARM_UP, trainer.batches)):
+                trainer.step()
     torch.cuda.current_stream().wait_stream(side)
     for trainer, state in zip(trainers, before, strict=True):
         trainer.load_state(state)
         trainer.begin_epoch(0)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    streams = [torch.cuda.Stream() for _ in stacks]
+    streams = [torch.cuda.Stream() for _ in trainers]
     with torch.cuda.graph(graph):
         here = torch.cuda.current_stream()
-        for stack, stream in zip(stacks, streams, strict=True):
+        for trainer, stream in zip(trainers, streams, strict=True):
             stream.wait_stream(here)
             with torch.cuda.stream(stream):
                 for _ in range(steps):
-                    stack.step()
+                    trainer.step()
         for stream in streams:
             here.wait_stream(stream)
     return graph

@@ -34,7 +34,7 @@ class Trainer:
         self.network, self.images, self.labels = network, images, labels
         self.recipe, self.seed, self.fold = recipe, seed, fold
         self.batches = len(images) // recipe.batch
-        self.optimiser = make_optimiser(dict(network.named_parameters()), recipe)
+        self.optimiser = make_optimiser(dict(network.named_parameters()), recipe, fused=images.is_cuda)
         self.order = torch.zeros(self.batches, recipe.batch, dtype=torch.long, device=images.device)
         self.cursor = torch.zeros(1, dtype=torch.long, device=images.device)
         self.loss = torch.zeros((), device=images.device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.geometry import Axis
-from ..ops.resample import resample, sampling_matrix, transform_matrix
+from ..ops.resampling import linear_map
 from ..ops.signature import DEFAULT_SCALES, check_scales
 from .convnet import PAPER, ConvNet, Convolution, Shape, initialise, last_map, make_classifier, make_stages
 
@@ -46,7 +46,7 @@ class HierarchicalConvNet(nn.Module):
             level = axis.level(scale)
             if level is None:
                 raise ValueError(f"`scales` must leave at least a pixel of `size` (={shape.size}), got {scale}")
-            self._keep(f"transform_{index}", transform_matrix(axis, level))
+            self._keep(f"transform_{index}", linear_map(level.sources, axis.length).dense())
             self._keep(f"resize_{index}", _resize_matrix(last_map(level.size, shape.kernel), target))
         self.stages = make_stages(conv, shape)
         self.classifier = make_classifier(len(self.scales) * shape.maps[1] * target**2, shape)
@@ -65,9 +65,10 @@ class HierarchicalConvNet(nn.Module):
 
     def column(self, images: Tensor, index: int) -> Tensor:
         transform, resize = (getattr(self, f"{name}_{index}").to(images.dtype) for name in ("transform", "resize"))
-        level = images if self.scales[index] == 1 else resample(images, transform, transform)
+        level = images if self.scales[index] == 1 else transform @ images @ transform.mT
         response = self.stages(level)  # (N, M, h, h)
-        return resample(response, resize, resize).flatten(1)
+        resized: Tensor = resize @ response @ resize.mT
+        return resized.flatten(1)
 
 
 class PyramidEnsemble(nn.Module):
@@ -95,8 +96,8 @@ class PyramidEnsemble(nn.Module):
             raise ValueError(f"`pool` must be 'max' or 'mean', got {pool!r}")
         self.scales, self.pool = check_scales(scales), pool
         centre = (shape.size - 1) / 2
-        centred = torch.arange(shape.size, dtype=torch.float64) - centre
-        canvases = [sampling_matrix(centred / scale + centre, shape.size) for scale in self.scales]
+        centred = [pixel - centre for pixel in range(shape.size)]
+        canvases = [linear_map([u / scale + centre for u in centred], shape.size).dense() for scale in self.scales]
         self.canvases: Tensor
         self.register_buffer("canvases", torch.stack(canvases).float(), persistent=False)  # (S, size, size)
         self.network = ConvNet(conv, shape)
@@ -111,5 +112,4 @@ class PyramidEnsemble(nn.Module):
 
 def _resize_matrix(length: int, size: int) -> Tensor:
     """Bilinear resizing of a line, pixel areas to pixel areas: (size, length)."""
-    coordinates = (torch.arange(size, dtype=torch.float64) + 0.5) * length / size - 0.5
-    return sampling_matrix(coordinates, length)
+    return linear_map([(pixel + 0.5) * length / size - 0.5 for pixel in range(size)], length).dense()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..ops.geometry import SLACK
-from ..ops.resample import sampling_matrix
+from ..ops.resampling import linear_map
 from ..ops.signature import check_scales
 from .boltzmann import Identity, Rescaling
 from .contrastive import Recipe
@@ -72,4 +72,4 @@ def canvas_matrix(scale: float, length: int, size: int) -> Tensor:
     """T_s along one axis, from an image of this length to a canvas of this size, in float64: (size, length)."""
     sources = (torch.arange(size, dtype=torch.float64) - (size - 1) / 2) / scale + (length - 1) / 2
     covered = (sources >= -0.5 - SLACK) & (sources <= length - 0.5 + SLACK)
-    return sampling_matrix(sources, length) * covered.unsqueeze(1)
+    return linear_map(sources.tolist(), length).dense() * covered.unsqueeze(1)

@@ -1,21 +1,23 @@
-"""A cache bounded by the bytes it holds as well as by its entries, safe under threads."""
+"""A cache bounded by the bytes it holds, safe under threads; it says once if it is too small."""
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
+ROUNDS = 3  # times that everything kept was made room for, after which the cache is too small
 
 
 class BoundedCache(Generic[Value]):
     """Forgets what was not used for longest; a value larger than the whole bound is not kept."""
 
-    def __init__(self, entries: int, nbytes: int) -> None:
-        self.max_entries, self.max_nbytes = entries, nbytes
-        self.nbytes = 0
+    def __init__(self, nbytes: int) -> None:
+        self.max_nbytes, self.nbytes = nbytes, 0
         self._kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = Lock()
+        self._forgotten = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -33,11 +35,35 @@ class BoundedCache(Generic[Value]):
                 return
             self._kept[key] = (value, nbytes)
             self.nbytes += nbytes
-            while len(self._kept) > self.max_entries or self.nbytes > self.max_nbytes:
-                _, (_, freed) = self._kept.popitem(last=False)
-                self.nbytes -= freed
+            before = self._forgotten
+            self._forgotten += self._make_room()
+        if before <= ROUNDS * self.max_nbytes < self._forgotten:
+            warnings.warn(
+                f"scaleconv keeps {self.max_nbytes / 2**20:.0f} MiB of resampling matrices, and these layers need "
+                "more: each call makes them anew. scaleconv.resize_cache(nbytes) sets another bound.",
+                stacklevel=2,
+            )
+
+    def resize(self, nbytes: int) -> None:
+        """Set another bound."""
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int):
+            raise TypeError(f"`nbytes` must be an integer, got {nbytes!r}")
+        if nbytes < 0:
+            raise ValueError(f"`nbytes` must be at least 0, got {nbytes}")
+        with self._lock:
+            self.max_nbytes = nbytes
+            self._make_room()
+            self._forgotten = 0
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
-            self.nbytes = 0
+            self.nbytes = self._forgotten = 0
+
+    def _make_room(self) -> int:
+        """Forget what exceeds the bound: how many bytes."""
+        freed = 0
+        while self.nbytes - freed > self.max_nbytes:
+            freed += self._kept.popitem(last=False)[1][1]
+        self.nbytes -= freed
+        return freed

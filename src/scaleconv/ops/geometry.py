@@ -1,6 +1,6 @@
 """Where each level samples the input and where its responses land on the output.
 
-A plan of plain numbers, computed once per call signature and cached; the tensor code of this room decides no sizes.
+Plain numbers, computed once per call signature and cached; the tensor code of this room decides no sizes.
 Each axis is planned alone, in float64, by the equations in the docstring of `si_conv2d`. No tensors here.
 Paper, section 3.1: the operators T_i and their inverses.
 """
@@ -61,22 +61,6 @@ class Axis:
     def output_size(self) -> int:
         return self.response_size(self.length)
 
-    def meets(self, level: AxisLevel) -> tuple[int, int]:
-        """The first pixel that the first output meets at a regular level, and how many it meets.
-
-        Each further output meets as many, one stride on. Where padding or a clamped edge make a difference, it is none.
-        """
-        if not level.step:
-            return 0, 0
-        before = math.floor(level.targets[0])
-        first = self.stride * before - self.padding[0]
-        reach = self.dilation * (self.kernel - 1) + (self.stride if level.targets[0] > before else 0)
-        last = first + reach + self.stride * level.step * (len(level.targets) - 1)
-        if first < 0 or last >= level.size or level.sources[first] < 0 or level.sources[last] > self.length - 1:
-            return 0, 0
-        pixel = math.floor(level.sources[first])
-        return pixel, math.ceil(level.sources[first + reach]) - pixel + 1
-
     def level(self, scale: float) -> AxisLevel | None:
         """Place one level on this axis; None if it is too small to respond or covers no position."""
         size = math.floor(scale * self.length + SLACK)
@@ -102,11 +86,13 @@ class Level:
     """One entry of the pyramid.
 
     Attributes:
-        index: its place in `scales`, and so its value in the winner map.
-        wins_ties: whether it also wins where it only equals the levels before it in the plan.
+        index: its place in `scales`.
+        code: its place in the order in which all scales compete, and so its value in the winner map.
+        wins_ties: whether it also wins where it only equals the levels before it in that order.
     """
 
     index: int
+    code: int
     scale: float
     wins_ties: bool
     height: AxisLevel
@@ -114,32 +100,40 @@ class Level:
 
     @property
     def regular(self) -> bool:
-        """Whether all outputs read between responses alike, so that a convolution with a stride meets them all."""
+        """Whether every output samples the responses at the same sub-pixel phase, a whole number of them apart."""
         return self.scale > 1 and self.height.step > 0 and self.width.step > 0
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The levels that take part, in the order in which they compete.
-
-    The identity covers every position, so it comes first and starts the maximum. Then come the levels listed before it
-    in `scales`, last one first, which win ties; then those listed after it, which lose them. So a tie goes to the scale
-    listed first.
-    """
+class Geometry:
+    """The axes, and the levels that take part in the order in which they compete."""
 
     height: Axis
     width: Axis
     levels: tuple[Level, ...]
 
 
-@lru_cache(maxsize=64)
-def make_plan(height: Axis, width: Axis, scales: tuple[float, ...]) -> Plan:
-    """Plan every level; those too small to respond, or that cover no position, take no part."""
+def competing_order(scales: tuple[float, ...]) -> tuple[int, ...]:
+    """The indices of the scales in the order in which they compete.
+
+    The identity covers every position, so it comes first and starts the maximum. Then come the levels listed before it
+    in `scales`, last one first, which win ties; then those listed after it, which lose them. So a tie goes to the scale
+    listed first.
+
+    Example:
+        >>> competing_order((0.5, 0.7, 1, 2))
+        (2, 1, 0, 3)
+    """
     identity = scales.index(1)
-    order = [identity, *reversed(range(identity)), *range(identity + 1, len(scales))]
+    return (identity, *reversed(range(identity)), *range(identity + 1, len(scales)))
+
+
+@lru_cache(maxsize=256)
+def make_geometry(height: Axis, width: Axis, scales: tuple[float, ...]) -> Geometry:
+    """Place every level; those too small to respond, or that cover no position, take no part."""
     levels = []
-    for index in order:
+    for code, index in enumerate(competing_order(scales)):
         vertical, horizontal = height.level(scales[index]), width.level(scales[index])
         if vertical and horizontal:
-            levels.append(Level(index, scales[index], index < identity, vertical, horizontal))
-    return Plan(height, width, tuple(levels))
+            levels.append(Level(index, code, scales[index], index < scales.index(1), vertical, horizontal))
+    return Geometry(height, width, tuple(levels))

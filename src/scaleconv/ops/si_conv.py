@@ -1,24 +1,23 @@
 """The locally scale-invariant convolution: transform, convolve, align, pool over scale (paper, section 3).
 
-The operator is here, as a function; `scaleconv.nn.SIConv2d` only owns the parameters. Sizes and coordinates come from
-`geometry`, matrices from `levels`, the maximum and its derivatives from `pool`. No modules, files or randomness in this
-room.
+The contract of the operator is here, its checks, and who evaluates a call; `scaleconv.nn.SIConv2d` only owns the
+parameters. A call is planned by `plan` and executed by `scale_max`, or taken apart by `traceable` for whatever traces
+or transforms it. No modules, files or randomness in this room.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_gradtrackingtensor
-from torch.autograd import forward_ad
 
-from . import library
-from .backends import current_backend, missing_for_kernels
-from .levels import LevelMap, level_maps
-from .pool import pool_levels
-from .signature import DEFAULT_SCALES, Padding, Size, make_signature
+from . import custom_op
+from .dispatch import is_plain, must_be_traced
+from .geometry import competing_order
+from .signature import DEFAULT_SCALES, Padding, Settings, Size, check_call
+from .traceable import traceable_si_conv2d
 
 AnyTensor = TypeVar("AnyTensor", Tensor, Tensor | None)
 
@@ -96,7 +95,7 @@ def si_conv2d(
 
     The gradient goes to the winning level only. Forward and backward are deterministic wherever `conv2d` is, and can be
     differentiated again, in reverse and in forward mode. `scales=(1,)` is `conv2d`, bit for bit. A NaN
-    reaches every output that sees it; without the fused kernels, every output of its image that meets a rescaled level.
+    or an infinity reaches every output that sees it, and no other.
 
     Args:
         input: images, of a floating-point type.
@@ -127,94 +126,67 @@ def si_conv2d(
     """
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
-    call = (
-        _plain(tuple(input.shape[-3:] if input.ndim in (3, 4) else input.shape)),
-        _plain(tuple(weight.shape)),
-        _plain(stride),
-        _plain(padding),
-        _plain(dilation),
-        _plain(groups),
-        _plain(scales),
-    )
-    settings, indices = _settings(*call)
+    scales = tuple(scales) if isinstance(scales, Iterator) else scales  # which can be read but once
+    settings = _settings(input.shape, weight.shape, stride, padding, dilation, groups, scales)
     images = input if input.ndim == 4 else input.unsqueeze(0)
-    output: Tensor
-    if len(indices) > 1 and _by_kernels(input, weight):
-        output, winner = library.si_conv2d(images, weight, bias, *settings, antialias)
-    else:
-        output, place = pool_levels(images, weight, bias, _levels(*call, antialias, input.dtype, input.device))
-        if return_winner:
-            winner = torch.tensor(indices, dtype=torch.uint8, device=input.device)[place.int()]
+    output, winner = _evaluate(images, weight, bias, settings, antialias)
+    if input.ndim == 3:
+        output, winner = output.squeeze(0), winner.squeeze(0)
     if not return_winner:
-        return output if input.ndim == 4 else output.squeeze(0)
-    return (output, winner) if input.ndim == 4 else (output.squeeze(0), winner.squeeze(0))
+        return output
+    order = torch.tensor(competing_order(settings.scales), dtype=torch.uint8, device=input.device)
+    return output, order[winner.int()]
 
 
-def _by_kernels(input: Tensor, weight: Tensor) -> bool:
-    """Whether the fused kernels evaluate this call. Forward-mode derivatives and nested ones are left to PyTorch."""
-    choice = current_backend()
-    if choice == "torch" or (choice == "auto" and not input.is_cuda):
-        return False
-    missing = missing_for_kernels(input.device, input.dtype)
-    if missing and choice == "triton":
-        raise ValueError(f"`backend` 'triton' needs {missing}")
-    if missing or torch.compiler.is_compiling():
-        return not missing
-    return not any(is_gradtrackingtensor(tensor) or _is_dual(tensor) for tensor in (input, weight))
+def _evaluate(
+    images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, antialias: bool
+) -> tuple[Tensor, Tensor]:
+    """Output and winner by the way that suits the tensors and whatever traces or transforms them."""
+    traced = len(settings.scales) == 1 or must_be_traced(images, weight, bias)
+    if not traced and is_plain(images, weight, bias):
+        results: tuple[Tensor, Tensor] = custom_op.PlainSIConv2d.apply(images, weight, bias, settings, antialias)
+        return results
+    evaluate: Callable[..., tuple[Tensor, Tensor]] = traceable_si_conv2d if traced else custom_op.si_conv2d
+    return evaluate(images, weight, bias, *settings.arguments, antialias)
 
 
-def _is_dual(tensor: Tensor) -> bool:
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
-
-
-@torch.compiler.assume_constant_result
 def _settings(
-    image_shape: tuple[int, ...],
-    weight_shape: tuple[int, ...],
+    image_shape: Sequence[int],
+    weight_shape: Sequence[int],
     stride: Size,
     padding: Padding,
     dilation: Size,
     groups: int,
     scales: Iterable[float],
-) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """The checked arguments as the fused operator takes them, and the index in `scales` of each competing level."""
-    signature = make_signature(image_shape, weight_shape, stride, padding, dilation, groups, scales)
-    axes = (signature.height, signature.width)
-    settings = (
-        [axis.stride for axis in axes],
-        [zeros for axis in axes for zeros in axis.padding],
-        [axis.dilation for axis in axes],
-        signature.groups,
-        1,
-        list(signature.scales),
-    )
-    return settings, tuple(level.index for level in signature.plan.levels)
+) -> Settings:
+    """Check the arguments, once for all calls that are alike."""
+    call: tuple[Any, ...] = (image_shape, weight_shape, stride, padding, dilation, groups, scales)
+    if torch.compiler.is_compiling():  # the sizes may be symbolic, but all else is part of the graph
+        return check_call(*call[:2], *map(_plain, call[2:]))
+    try:
+        return _check_once(*call, tuple(map(type, (stride, padding, dilation, groups))))
+    except TypeError:  # a list has no hash; and an argument of a wrong type is to be named
+        return check_call(*call)
 
 
-@torch.compiler.assume_constant_result
-def _levels(
-    image_shape: tuple[int, ...],
-    weight_shape: tuple[int, ...],
+@lru_cache(maxsize=1024, typed=True)
+def _check_once(
+    image_shape: Sequence[int],
+    weight_shape: Sequence[int],
     stride: Size,
     padding: Padding,
     dilation: Size,
     groups: int,
     scales: Iterable[float],
-    antialias: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[LevelMap, ...]:
-    """Check and plan the call; to the compiler, a constant."""
-    signature = make_signature(image_shape, weight_shape, stride, padding, dilation, groups, scales)
-    return level_maps(signature, antialias, dtype, device)
+    _types: tuple[type, ...],
+) -> Settings:
+    return check_call(image_shape, weight_shape, stride, padding, dilation, groups, scales)
 
 
 def _plain(value: Any) -> Any:
-    """Plain numbers, alone or in a sequence, for the symbolic ones of a compiler: a plan is made for one call."""
-    return tuple(_number(item) for item in value) if isinstance(value, (list, tuple)) else _number(value)
-
-
-def _number(value: Any) -> Any:
+    """Plain numbers, alone or in a sequence, for the symbolic ones of a compiler."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item) for item in value)
     if isinstance(value, int) and not isinstance(value, bool):
         return index(value)
     return value.__float__() if isinstance(value, float) else value  # float(value) would stay symbolic

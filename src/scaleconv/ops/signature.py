@@ -10,7 +10,7 @@ from numbers import Real
 from operator import index
 from typing import Any
 
-from .geometry import Axis, Plan, make_plan
+from .geometry import Axis, Geometry, make_geometry
 
 Size = int | Sequence[int]
 Padding = int | Sequence[int] | str
@@ -20,8 +20,24 @@ LARGEST_SCALE = 1000  # a slip of the pen beyond, and a plan that does not fit i
 
 
 @dataclass(frozen=True)
+class Settings:
+    """Checked arguments; `padding` is above, below, left, right."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+    scales: tuple[float, ...]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """In the order of `si_conv2d`."""
+        return self.stride, self.padding, self.dilation, self.groups, self.scales
+
+
+@dataclass(frozen=True)
 class Signature:
-    """A checked call: small, hashable, and all that its plan and its cost depend on."""
+    """A checked call: small, hashable, and all that its plan depends on."""
 
     height: Axis
     width: Axis
@@ -30,41 +46,73 @@ class Signature:
     out_channels: int
     groups: int
 
+    @classmethod
+    def of(cls, image_shape: Sequence[int], weight_shape: Sequence[int], settings: Settings) -> "Signature":
+        """The signature of a call with images (C, H, W) or (N, C, H, W)."""
+        height, width = (
+            Axis(
+                int(image_shape[axis - 2]),
+                int(weight_shape[axis + 2]),
+                settings.stride[axis],
+                (settings.padding[2 * axis], settings.padding[2 * axis + 1]),
+                settings.dilation[axis],
+            )
+            for axis in (0, 1)
+        )
+        return cls(height, width, settings.scales, int(image_shape[-3]), int(weight_shape[0]), settings.groups)
+
     @property
-    def plan(self) -> Plan:
-        return make_plan(self.height, self.width, self.scales)
+    def depthwise(self) -> bool:
+        """Whether every channel has one filter of its own."""
+        return self.groups == self.in_channels == self.out_channels > 1
+
+    @property
+    def geometry(self) -> Geometry:
+        return make_geometry(self.height, self.width, self.scales)
 
 
 def make_signature(
-    input_shape: Sequence[int],
+    image_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    scales: Iterable[float] = DEFAULT_SCALES,
+) -> Signature:
+    """Check the arguments of `si_conv2d`, and put them together."""
+    settings = check_call(image_shape, weight_shape, stride, padding, dilation, groups, scales)
+    return Signature.of(image_shape, weight_shape, settings)
+
+
+def check_call(
+    image_shape: Sequence[int],
     weight_shape: Sequence[int],
     stride: Size,
     padding: Padding,
     dilation: Size,
     groups: int,
     scales: Iterable[float],
-) -> Signature:
-    """Check the arguments of `si_conv2d` and plan the call."""
+) -> Settings:
+    """Check the arguments of `si_conv2d`; sizes may be symbolic, and are only compared."""
     scales = check_scales(scales)
     groups = _integer(groups, f"`groups` must be an integer, got {groups!r}")
-    _check_channels(input_shape, weight_shape, groups)
+    _check_channels(image_shape, weight_shape, groups)
     strides = _pair("stride", stride, least=1)
     dilations = _pair("dilation", dilation, least=1)
     kernel = (weight_shape[2], weight_shape[3])
     pads = _padding(padding, strides, dilations, kernel)
-    height, width = (
-        Axis(int(input_shape[axis - 2]), kernel[axis], strides[axis], pads[axis], dilations[axis]) for axis in (0, 1)
-    )
-    for name, axis in (("height", height), ("width", width)):
-        if axis.length < 1:
-            raise ValueError(f"`input` {name} must be at least 1, got {axis.length}")
-        if axis.output_size < 1:
-            reach = axis.dilation * (axis.kernel - 1) + 1
+    for axis, name in enumerate(("height", "width")):
+        length, total = image_shape[axis - 2], pads[2 * axis] + pads[2 * axis + 1]
+        if length < 1:
+            raise ValueError(f"`input` {name} must be at least 1, got {length}")
+        reach = dilations[axis] * (kernel[axis] - 1) + 1
+        if length + total < reach:
             raise ValueError(
-                f"`input` {name} (={axis.length}) plus padding (={sum(axis.padding)}) "
+                f"`input` {name} (={length}) plus padding (={total}) "
                 f"must be at least the reach of the kernel (={reach})"
             )
-    return Signature(height, width, scales, int(input_shape[-3]), int(weight_shape[0]), groups)
+    return Settings(strides, pads, dilations, groups, scales)
 
 
 def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
@@ -125,17 +173,17 @@ def _integer(value: Any, refusal: str) -> int:
 
 def _padding(
     padding: Padding, stride: tuple[int, int], dilation: tuple[int, int], kernel: tuple[int, int]
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(leading, trailing) for each axis; 'same' puts the odd pixel behind, as `Conv2d` does."""
+) -> tuple[int, int, int, int]:
+    """Above, below, left, right; 'same' puts the odd pixel behind, as `Conv2d` does."""
     if not isinstance(padding, str):
         vertical, horizontal = _pair("padding", padding, least=0)
-        return (vertical, vertical), (horizontal, horizontal)
+        return vertical, vertical, horizontal, horizontal
     if padding == "valid":
-        return (0, 0), (0, 0)
+        return 0, 0, 0, 0
     if padding != "same":
         raise ValueError(f"`padding` must be integers, 'same' or 'valid', got {padding!r}")
     if stride != (1, 1):
         raise ValueError(f"`padding` 'same' needs a `stride` of 1, got {stride}")
     totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     above, left = (total // 2 for total in totals)
-    return (above, totals[0] - above), (left, totals[1] - left)
+    return above, totals[0] - above, left, totals[1] - left

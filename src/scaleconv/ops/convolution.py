@@ -1,0 +1,161 @@
+"""The convolution of a canvas, and its transposes: what leads to the gradients of the canvas and of the weight.
+
+A library convolves, with three exceptions: patches are multiplied as matrices, and a GPU has kernels of ours for
+depthwise layers. The input itself is convolved here as well, for scale 1. Pixels are (N, H, W, C), images (N, C, H, W).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .plan import Canvas, Plan
+from .signature import Signature
+
+
+def to_pixels(images: Tensor) -> Tensor:
+    """(N, C, H, W) as contiguous (N, H, W, C)."""
+    return images.permute(0, 2, 3, 1).contiguous()
+
+
+def to_images(pixels: Tensor) -> Tensor:
+    """(N, H, W, C) as (N, C, H, W) in channels_last."""
+    return pixels.permute(0, 3, 1, 2)
+
+
+def _in_safe_layout(stride: Sequence[int], *tensors: Tensor) -> Sequence[Tensor]:
+    """The tensors as a library may take them.
+
+    With a stride of (1, n), oneDNN leaves outputs of one channel in channels_last unwritten, in float32 on a CPU.
+    """
+    if stride[0] == 1 < stride[1]:
+        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
+    return tensors
+
+
+def conv2d(images: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature) -> Tensor:
+    stride, padding, dilation, uneven = _arguments(signature)
+    images, weight = _in_safe_layout(stride, F.pad(images, uneven) if any(uneven) else images, weight)
+    return F.conv2d(images, weight, bias, stride, padding, dilation, signature.groups)
+
+
+def conv2d_backward(
+    grad: Tensor, images: Tensor, weight: Tensor, signature: Signature, needed: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of the images as pixels (N, H, W, C), and of the weight."""
+    stride, padding, dilation, uneven = _arguments(signature)
+    padded = F.pad(images, uneven) if any(uneven) else images
+    grad, padded, weight = _in_safe_layout(stride, grad, padded, weight)
+    to_padded, to_weight, _ = torch.ops.aten.convolution_backward(
+        grad, padded, weight, None, stride, padding, dilation, False, [0, 0], signature.groups, [*needed[:2], False]
+    )
+    height, width = images.shape[2:]
+    return to_pixels(to_padded[..., :height, :width]) if needed[0] else None, to_weight
+
+
+def _arguments(signature: Signature) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Stride, padding and dilation of the layer; and what there is more padding behind than before, for `F.pad`."""
+    axes = (signature.height, signature.width)
+    behind = [axis.padding[1] - axis.padding[0] for axis in axes]
+    return (
+        [axis.stride for axis in axes],
+        [axis.padding[0] for axis in axes],
+        [axis.dilation for axis in axes],
+        [0, behind[1], 0, behind[0]],
+    )
+
+
+def convolve(sampled: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Tensor:
+    """Responses of a canvas, (N, h', w', M) in the layout of the plan."""
+    groups = plan.signature.groups
+    if canvas.planar:
+        with _precision_of_convolutions():
+            patches = _matrices(sampled, groups, len(sampled) * math.prod(canvas.taps or ()))
+            response = torch.bmm(_turned(weight, groups).mT, patches)  # (groups, M / groups, positions)
+        return response.view(len(weight), *canvas.response, sampled.shape[3])
+    if canvas.taps:
+        return to_pixels(F.conv2d(to_images(sampled), _taps_as_channels(weight)))
+    if plan.gpu and plan.signature.depthwise:
+        depthwise: Tensor = _kernels().depthwise(sampled, weight, canvas.stride, canvas.dilation)
+        return depthwise
+    images, weight = _in_safe_layout(canvas.stride, to_images(sampled), weight)
+    return to_pixels(F.conv2d(images, weight, None, canvas.stride, 0, canvas.dilation, groups))
+
+
+def sampled_grad(grad: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Tensor:
+    """The gradient of a sampled canvas from that of its responses."""
+    groups = plan.signature.groups
+    if canvas.planar:
+        with _precision_of_convolutions():
+            to_sampled = torch.bmm(_turned(weight, groups), _matrices(grad, groups, len(grad)))
+        return to_sampled.view(canvas.shape(plan.signature.in_channels, grad.shape[3]))
+    if canvas.taps:
+        return to_pixels(F.conv_transpose2d(to_images(grad), _taps_as_channels(weight)))
+    if plan.gpu and plan.signature.depthwise:
+        depthwise: Tensor = _kernels().depthwise_input_grad(grad, weight, canvas.size, canvas.stride, canvas.dilation)
+        return depthwise
+    reach = [d * (k - 1) for d, k in zip(canvas.dilation, weight.shape[2:], strict=True)]
+    beyond = [
+        length - (count - 1) * t - far - 1
+        for length, count, t, far in zip(canvas.size, canvas.response, canvas.stride, reach, strict=True)
+    ]
+    images, weight = _in_safe_layout(canvas.stride, to_images(grad), weight)
+    return to_pixels(F.conv_transpose2d(images, weight, None, canvas.stride, 0, beyond, groups, canvas.dilation))
+
+
+def weight_grad(grad: Tensor, sampled: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Tensor:
+    """The gradient of the weight from that of the responses of a canvas."""
+    groups = plan.signature.groups
+    if canvas.planar:
+        with _precision_of_convolutions():
+            patches = _matrices(sampled, groups, len(sampled) * math.prod(canvas.taps or ()))
+            both = zip(patches, _matrices(grad, groups, len(grad)), strict=True)
+            return torch.cat([(patch @ sent.mT).mT for patch, sent in both]).view(weight.shape)
+    if plan.gpu and plan.signature.depthwise:
+        depthwise: Tensor = _kernels().depthwise_weight_grad(grad, sampled, weight, canvas.stride, canvas.dilation)
+        return depthwise
+    filters, stride = (_taps_as_channels(weight), (1, 1)) if canvas.taps else (weight, canvas.stride)
+    sent, seen, filters = _in_safe_layout(stride, to_images(grad), to_images(sampled), filters)
+    to_weight: Tensor
+    _, to_weight, _ = torch.ops.aten.convolution_backward(
+        sent, seen, filters, None, stride, [0, 0], canvas.dilation, False, [0, 0], groups, [False, True, False]
+    )
+    if canvas.taps:
+        to_weight = to_weight.reshape(len(weight), *canvas.taps, weight.shape[1]).permute(0, 3, 1, 2)
+    return to_weight
+
+
+def _taps_as_channels(weight: Tensor) -> Tensor:
+    """(M, C, Kh, Kw) as (M, Kh · Kw · C, 1, 1)."""
+    return weight.permute(0, 2, 3, 1).flatten(1)[:, :, None, None]
+
+
+def _matrices(tensor: Tensor, groups: int, rows: int) -> Tensor:
+    """A weight (M, …) or planes (C, H, W, N) as matrices with so many rows in all, one for each group."""
+    return tensor.reshape(groups, rows // groups, tensor.numel() // rows)
+
+
+def _turned(weight: Tensor, groups: int) -> Tensor:
+    """The weight as matrices (groups, taps, M / groups), whose rows begin where a GPU reads fast."""
+    return _matrices(weight, groups, len(weight)).mT.contiguous()
+
+
+def _kernels() -> ModuleType:
+    from .triton import depthwise
+
+    return depthwise
+
+
+@contextmanager
+def _precision_of_convolutions() -> Iterator[None]:
+    """Matrix products of float32 as the user has them for convolutions: in TF32 unless that is switched off."""
+    before = torch._C._get_cublas_allow_tf32()
+    torch._C._set_cublas_allow_tf32(torch._C._get_cudnn_allow_tf32())
+    try:
+        yield
+    finally:
+        torch._C._set_cublas_allow_tf32(before)

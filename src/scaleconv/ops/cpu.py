@@ -1,0 +1,127 @@
+"""The four steps around a convolution on a CPU: sample, compete, and their transposes, spread and collect.
+
+`triton.steps` has the same for a GPU. All tensors are (N, H, W, C). Images of many channels are resampled in both axes
+at once by sparse matrices, which are kept; those of few channels, and those cut into bands, one axis after the other.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .cache import BoundedCache
+from .plan import Canvas
+from .resampling import AxisMap, SparseMap, resample, sparse_map
+
+MANY_CHANNELS = 16  # from which it is faster to take both axes at once
+SPARSE_MAPS: BoundedCache[tuple[SparseMap, AxisMap, AxisMap]] = BoundedCache(nbytes=256 * 2**20)
+
+
+def resize_cache(nbytes: int) -> None:
+    """Set how many bytes of resampling matrices a CPU keeps for the layers' sizes; 256 MiB unless set.
+
+    The matrices of the sizes not used for longest are forgotten, and made anew when needed. A GPU needs none.
+
+    Example:
+        >>> resize_cache(256 * 2**20)
+    """
+    SPARSE_MAPS.resize(nbytes)
+
+
+def sample(pixels: Tensor, canvas: Canvas) -> Tensor:
+    """Put the rescaled images on the canvas: (N, H, W, C) → `canvas.shape`."""
+    if canvas.taps:
+        return _resample(pixels, *canvas.strips[0].sample, canvas, patch=canvas.taps)
+    strips = [_resample(pixels, *strip.sample, canvas) for strip in canvas.strips]
+    return _stacked(strips, [strip.top for strip in canvas.strips], canvas.size)
+
+
+def collect(sampled: Tensor, canvas: Canvas, total: Tensor, *, start: bool) -> None:
+    """Add the transpose of `sample` to the gradient of the images, of which at the `start` there is none."""
+    if start:
+        total.zero_()
+    for strip in canvas.strips:
+        rows, columns = strip.sample
+        part = sampled if canvas.taps else sampled[:, strip.top : strip.top + len(rows), : len(columns)]
+        total[:, strip.inputs] += _resample(part, *strip.collect, canvas, patches=canvas.taps is not None)
+
+
+def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bias: Tensor | None) -> None:
+    """Align the responses (N, h', w', M); where one is stronger than the output so far, it becomes the output.
+
+    Before scale 1 there is no output. The `bias` is (N, M), by any strides.
+    """
+    for strip in canvas.strips:
+        rows, columns = strip.align
+        part = response[:, strip.response_top : strip.response_top + rows.length, : columns.length]
+        aligned, region = _resample(part, rows, columns, canvas), (slice(None), *strip.outputs)
+        if bias is not None:
+            aligned = aligned + bias[:, None, None, :]
+        best, won = output[region], winner[region]
+        if strip.code == 0:
+            best.copy_(aligned)
+            won.zero_()
+            continue
+        wins = aligned >= best if strip.wins_ties else aligned > best
+        torch.maximum(won, wins.view(torch.uint8) * strip.code, out=won)  # codes only grow
+        torch.maximum(best, aligned, out=best)  # keeps a NaN from either side
+
+
+def spread(grad: Tensor, winner: Tensor, canvas: Canvas) -> Tensor:
+    """The transpose of `compete`: the gradient (N, H0, W0, M) of each response, from the outputs that it won."""
+    strips = []
+    for strip in canvas.strips:
+        region = (slice(None), *strip.outputs)
+        rows, columns = (axis.transposed for axis in strip.align)
+        strips.append(_resample(only_won(grad[region], winner[region], strip.code), rows, columns, canvas))
+    return _stacked(strips, [strip.response_top for strip in canvas.strips], canvas.response)
+
+
+def only_won(grad: Tensor, winner: Tensor, code: int) -> Tensor:
+    """The gradient where this level won, 0 elsewhere.
+
+    The derivative of `hardtanh` does just that, in one pass: it passes what stands beside a number inside the bounds.
+    """
+    share: Tensor = torch.ops.aten.hardtanh_backward(grad, winner, code - 1, code + 1)
+    return share
+
+
+def to_compare(winner: Tensor, grad: Tensor) -> Tensor:
+    """The winner as `only_won` and `spread` take it: on a CPU, of the type of the gradient."""
+    return winner.to(grad.dtype)
+
+
+def _resample(
+    pixels: Tensor,
+    rows: AxisMap,
+    columns: AxisMap,
+    canvas: Canvas,
+    *,
+    patch: tuple[int, int] = (1, 1),
+    patches: bool = False,
+) -> Tensor:
+    """Resample by the maps, in the faster of two ways; patches, to be made or to be read, by a sparse matrix."""
+    if not patches and patch == (1, 1):
+        if rows.is_identity and columns.is_identity:
+            return pixels
+        if canvas.band or pixels.shape[3] < MANY_CHANNELS:
+            return resample(pixels, rows, columns)
+    key = (id(rows), id(columns), pixels.dtype)
+    found = SPARSE_MAPS.get(key)
+    if found is None:
+        with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+            made = sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
+        found = (made, rows, columns)  # whose ids are not to be given to others meanwhile
+        SPARSE_MAPS.put(key, found, made.nbytes)
+    return found[0](pixels.contiguous())
+
+
+def _stacked(strips: list[Tensor], tops: list[int], size: tuple[int, int]) -> Tensor:
+    """Strips one below the other, zeros between them, contiguous."""
+    bottoms = [*tops[1:], size[0]]
+    if strips[0].shape[1:3] == size:
+        return strips[0].contiguous()
+    framed = [
+        F.pad(strip, (0, 0, 0, size[1] - strip.shape[2], 0, bottom - top - strip.shape[1]))
+        for strip, top, bottom in zip(strips, tops, bottoms, strict=True)
+    ]
+    return (framed[0] if len(framed) == 1 else torch.cat(framed, 1)).contiguous()

@@ -1,0 +1,212 @@
+"""The layer as an operator that PyTorch knows: `torch.ops.scaleconv.si_conv2d`.
+
+To compilers it is one node whose result has the shape of a convolution's, so one compiled graph serves all sizes. What
+PyTorch needs to know is here: the implementation, the shapes and strides of the results for tracing, the derivative,
+and the rule for `torch.vmap`.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .plan import Plan, make_plan
+from .scale_max import scale_max_backward, scale_max_forward
+from .signature import Settings, Signature
+from .traceable import traceable_si_conv2d
+
+# Written out, because older versions of torch cannot read all of the annotations.
+SETTINGS = "int[] stride, int[] padding, int[] dilation, int groups, float[] scales, bool antialias"
+FORWARD = f"(Tensor input, Tensor weight, Tensor? bias, {SETTINGS}) -> (Tensor, Tensor)"
+BACKWARD = (
+    f"(Tensor grad, Tensor input, Tensor weight, Tensor winner, {SETTINGS}, bool[] needed) -> (Tensor, Tensor, Tensor)"
+)
+
+
+@lru_cache(maxsize=1024)
+def find_plan(images: torch.Size, weight: torch.Size, settings: Settings, antialias: bool, gpu: bool) -> Plan:
+    """The plan of a call, from the cache if there was one like it."""
+    return make_plan(Signature.of(tuple(images[1:]), tuple(weight), settings), antialias, images[0], gpu)
+
+
+def _find_plan(input: Tensor, weight: Tensor, settings: Sequence[Any]) -> Plan:
+    stride, padding, dilation, groups, scales, antialias = settings
+    checked = Settings(tuple(stride), tuple(padding), tuple(dilation), groups, tuple(scales))
+    return find_plan(input.shape, weight.shape, checked, antialias, not input.is_cpu)
+
+
+@torch.library.custom_op("scaleconv::si_conv2d", mutates_args=(), schema=FORWARD)
+def si_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    scales: list[float],
+    antialias: bool,
+) -> tuple[Tensor, Tensor]:
+    """Output (N, M, H0, W0), and the winner as the place of its level in the order in which the scales compete.
+
+    `padding` is above, below, left, right.
+    """
+    plan = _find_plan(input, weight, (stride, padding, dilation, groups, scales, antialias))
+    return run_forward(input, weight, bias, plan)
+
+
+def run_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor]:
+    """Output in the layout that `conv2d` gives it, and winner in channels_last."""
+    output, winner = scale_max_forward(input, weight, bias, plan)
+    if not (is_channels_last(input) or is_channels_last(weight)):
+        output = output.clone(memory_format=torch.contiguous_format)
+    return output, winner
+
+
+def run_backward(
+    grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, plan: Plan, needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """Gradients of the input, the weight and the bias, laid out as those; None where not needed."""
+    grads: list[Tensor | None] = [None, None, None]
+    if needed[0] or needed[1]:
+        to_input, to_weight = scale_max_backward(grad, input, weight, winner, plan, needed)
+        if to_input is not None:
+            grads[0] = _like(to_input, input)
+        if to_weight is not None:
+            grads[1] = _like(to_weight, weight)
+    if needed[2]:  # whichever level won, the bias was added to it once
+        grads[2] = grad.sum((0, 2, 3))
+    return grads
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    return tensor.stride(1) == 1 < tensor.shape[1]
+
+
+def _like(tensor: Tensor, other: Tensor) -> Tensor:
+    """The same numbers, laid out as the other tensor would be copied."""
+    copy = torch.empty_like(other)
+    return tensor if tensor.stride() == copy.stride() else copy.copy_(tensor)
+
+
+@si_conv2d.register_fake
+def _(input, weight, bias, stride, padding, dilation, groups, scales, antialias):  # type: ignore[no-untyped-def]
+    images, filters = input.shape[0], weight.shape[0]
+    height, width = (
+        (input.shape[2 + i] + padding[2 * i] + padding[2 * i + 1] - dilation[i] * (weight.shape[2 + i] - 1) - 1)
+        // stride[i]
+        + 1
+        for i in (0, 1)
+    )
+    winner = input.new_empty((images, height, width, filters), dtype=torch.uint8).permute(0, 3, 1, 2)
+    if is_channels_last(input) or is_channels_last(weight):
+        return input.new_empty((images, height, width, filters)).permute(0, 3, 1, 2), winner
+    return input.new_empty((images, filters, height, width)), winner
+
+
+@torch.library.custom_op("scaleconv::si_conv2d_backward", mutates_args=(), schema=BACKWARD)
+def si_conv2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    winner: Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    scales: list[float],
+    antialias: bool,
+    needed: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the input, of the weight and of the bias; without elements where they are not needed."""
+    plan = _find_plan(input, weight, (stride, padding, dilation, groups, scales, antialias))
+    grads = run_backward(grad, input, weight, winner, plan, needed)
+    first, second, third = (weight.new_empty(0) if each is None else each for each in grads)
+    return first, second, third
+
+
+@si_conv2d_backward.register_fake
+def _(grad, input, weight, winner, stride, padding, dilation, groups, scales, antialias, needed):  # type: ignore[no-untyped-def]
+    return (
+        torch.empty_like(input) if needed[0] else weight.new_empty(0),
+        torch.empty_like(weight) if needed[1] else weight.new_empty(0),
+        weight.new_empty(weight.shape[0] if needed[2] else 0),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    input, weight, _, *ctx.settings = inputs
+    ctx.save_for_backward(input, weight, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, _winner: Tensor) -> tuple[Tensor | None, ...]:
+    input, weight, winner = ctx.saved_tensors
+    needed = list(ctx.needs_input_grad[:3])
+    grads: list[Tensor | None] = [None, None, None]
+    if torch.is_grad_enabled():  # to be differentiated again
+        grads = differentiable_backward(grad, input, weight, ctx.settings, needed)
+    elif any(needed):
+        every = si_conv2d_backward(grad, input, weight, winner, *ctx.settings, needed)
+        grads = [one if wanted else None for one, wanted in zip(every, needed, strict=True)]
+    return *grads, *(None for _ in ctx.settings)
+
+
+def differentiable_backward(
+    grad: Tensor, input: Tensor, weight: Tensor, settings: Sequence[Any], needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients by operations that can be differentiated themselves."""
+    output, _ = traceable_si_conv2d(input, weight, None, *settings)
+    wanted = [tensor for tensor, want in zip((input, weight), needed, strict=False) if want]
+    found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True) if wanted else ())
+    return [next(found) if want else None for want in needed[:2]] + [grad.sum((0, 2, 3)) if needed[2] else None]
+
+
+si_conv2d.register_autograd(_differentiate, setup_context=_keep)
+
+
+class PlainSIConv2d(torch.autograd.Function):
+    """What the operator does, for tensors that nothing traces or transforms, without the time of the dispatcher."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, antialias: bool
+    ) -> tuple[Tensor, Tensor]:
+        ctx.plan = find_plan(input.shape, weight.shape, settings, antialias, not input.is_cpu)
+        ctx.settings = (*settings.arguments, antialias)
+        output, winner = run_forward(input, weight, bias, ctx.plan)
+        ctx.save_for_backward(input, weight, winner)
+        ctx.mark_non_differentiable(winner)
+        return output, winner
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _winner: Tensor) -> tuple[Tensor | None, ...]:
+        input, weight, winner = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # to be differentiated again
+            grads = differentiable_backward(grad, input, weight, ctx.settings, needed)
+        else:
+            grads = run_backward(grad, input, weight, winner, ctx.plan, needed)
+        return *grads, None, None
+
+
+@si_conv2d.register_vmap
+def _(info, in_dims, input, weight, bias, stride, padding, dilation, groups, scales, antialias):  # type: ignore[no-untyped-def]
+    """Images of a batch of calls join one batch; filters of a batch of calls become groups."""
+    count, settings = info.batch_size, (stride, padding, dilation)
+    if in_dims[1] is None and in_dims[2] is None:
+        results = si_conv2d(
+            input.movedim(in_dims[0], 0).flatten(0, 1), weight, bias, *settings, groups, scales, antialias
+        )
+        return tuple(result.unflatten(0, (count, -1)) for result in results), (0, 0)
+
+    def every(tensor: Tensor, dim: int | None) -> Tensor:
+        return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+    images = every(input, in_dims[0]).transpose(0, 1).flatten(1, 2)  # (N, calls · C, H, W)
+    filters = every(weight, in_dims[1]).flatten(0, 1)
+    biases = None if bias is None else every(bias, in_dims[2]).flatten(0, 1)
+    results = si_conv2d(images, filters, biases, *settings, count * groups, scales, antialias)
+    return tuple(result.unflatten(1, (count, -1)) for result in results), (1, 1)

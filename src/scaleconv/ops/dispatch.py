@@ -1,0 +1,52 @@
+"""Who can take the planned layer, and who has to take it apart into plain operations."""
+
+import os
+from functools import lru_cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_gradtrackingtensor, peek_interpreter_stack
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+HAS_TRITON = find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") != "1"
+
+
+def must_be_traced(images: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether plain operations are to evaluate a call.
+
+    So do exporters, derivatives in forward mode, `torch.func.grad`, and devices without kernels of ours.
+    """
+    # `torch.compiler.is_exporting` says yes to compilers, too. Before torch 2.7 an export keeps our operator.
+    if getattr(torch.compiler, "_is_exporting_flag", False):
+        return True
+    if not (images.is_cpu or (images.is_cuda and HAS_TRITON and images.dtype in KERNEL_TYPES)):
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    if images.is_cuda and not _has_tensor_cores(images.device):
+        return True
+    tensors = [tensor for tensor in (images, weight, bias) if tensor is not None]
+    return any(is_gradtrackingtensor(tensor) or _is_dual(tensor) for tensor in tensors)
+
+
+def is_plain(*tensors: Tensor | None) -> bool:
+    """Whether nothing traces or transforms these tensors, so that no dispatcher has to see the call."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and peek_interpreter_stack() is None
+        and all(tensor is None or type(tensor) in (Tensor, Parameter) for tensor in tensors)
+    )
+
+
+def _is_dual(tensor: Tensor) -> bool:
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
+
+
+@lru_cache(maxsize=64)
+def _has_tensor_cores(device: torch.device) -> bool:
+    """Whether the kernels were made for such a GPU: compute capability 8.0 or later."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)

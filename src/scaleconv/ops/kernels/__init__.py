@@ -1,1 +1,0 @@
-"""The layer as fused Triton kernels, for GPUs. Imported only where they run: Triton is not everywhere."""

@@ -1,0 +1,349 @@
+"""A call as canvases: which levels are evaluated in what form, where they lie, what is read from where.
+
+A level is sampled, convolved, aligned and competes. It takes one of three exact forms:
+
+- dense: the level is rescaled and convolved as a whole, and its responses are aligned, as in the paper;
+- strided: where the scale is a whole number, every output samples the responses at the same sub-pixel phase, so the
+  level is moved by that phase while it is rescaled and a strided convolution gives the outputs;
+- im2col: the interpolated patches under the kernel at every output are gathered, and the convolution is a matrix
+  product, at a cost that does not depend on the scale.
+
+What is sampled lies on a canvas with the zeros of the padding around it. Levels of a small layer share a canvas, one
+below the other, so that one convolution serves them all. A level of a large image is cut into bands of output rows,
+each with a canvas of its own, which bounds the memory. Both are strips: some outputs of one level, somewhere on a
+canvas.
+
+A plan is made of plain numbers and sparse matrices on the host; CPU and GPU execute the same one.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import groupby, pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .geometry import Axis, AxisLevel, Level
+from .resampling import AxisMap, linear_map
+from .signature import Signature
+
+Form = Literal["dense", "strided", "im2col"]
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How canvases are laid out, in elements of a tensor.
+
+    Attributes:
+        shared: levels share a canvas if all images together take at most so many.
+        band: a canvas and its responses may take so many, of one image or of all that lie together; else it is cut.
+    """
+
+    shared: int
+    band: int
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Some output rows of one level.
+
+    Attributes:
+        code: the level's value in the winner map; a tie goes to it if `wins_ties`.
+        outputs: the output rows and columns that it covers.
+        sample: maps (rows, columns) from the input to its part of the canvas, zeros of the padding included.
+        align: maps (rows, columns) from its responses to `outputs`.
+        top: its first row on the canvas.
+        response_top: the first of its responses.
+    """
+
+    code: int
+    wins_ties: bool
+    outputs: tuple[slice, slice]
+    sample: tuple[AxisMap, AxisMap]
+    align: tuple[AxisMap, AxisMap]
+    top: int
+    response_top: int
+
+    @cached_property
+    def inputs(self) -> slice:
+        """The rows of the input that are sampled."""
+        used = self.sample[0].index[self.sample[0].weight != 0]
+        return slice(int(used.min()), int(used.max()) + 1) if len(used) else slice(0, 1)
+
+    @cached_property
+    def collect(self) -> tuple[AxisMap, AxisMap]:
+        """The transposes of `sample`, for those rows alone."""
+        return self.sample[0].transposed.rows(self.inputs), self.sample[1].transposed
+
+
+@dataclass(frozen=True, eq=False)
+class Canvas:
+    """Strips one below the other, sampled, convolved and aligned at once.
+
+    Attributes:
+        size: rows and columns that are sampled.
+        response: rows and columns of responses.
+        stride, dilation: of the convolution, which needs no padding.
+        taps: the kernel's size if the taps of a patch are channels, and the convolution a matrix product; else None.
+        planar: whether every tap has a plane of its own then, as in the layout CHWN.
+        band: whether it holds a band of a level that was cut.
+        made: what a GPU has made of it.
+    """
+
+    form: Form
+    strips: tuple[Strip, ...]
+    size: Pair
+    response: Pair
+    stride: Pair
+    dilation: Pair
+    taps: Pair | None
+    planar: bool
+    band: bool
+    made: dict[Hashable, object] = field(default_factory=dict)
+
+    def elements(self, signature: Signature) -> int:
+        """Elements of one image on the canvas and of its responses."""
+        sampled, responses = self.size[0] * self.size[1], self.response[0] * self.response[1]
+        return sampled * signature.in_channels + responses * signature.out_channels
+
+    def shape(self, images: int, channels: int) -> tuple[int, int, int, int]:
+        """The shape of the sampled canvas."""
+        if self.taps is None:
+            return images, *self.size, channels
+        taps = self.taps[0] * self.taps[1]
+        if self.planar:
+            return images, taps * self.response[0], self.response[1], channels
+        return images, *self.response, taps * channels
+
+    def offsets(self, channels: int) -> tuple[Tensor, Tensor]:
+        """What each row and each column add to the place of a pixel in memory, in elements."""
+        rows, columns = (torch.arange(length, device="cpu") for length in self.size)
+        if self.taps is None:
+            return rows * self.size[1] * channels, columns * channels
+        (high, wide), (down, across) = self.taps, self.response
+        position, tap = (1, down * across) if self.planar else (high * wide, 1)
+        output, of_kernel = (columns % across, columns // across) if self.planar else (columns // wide, columns % wide)
+        row = rows // high * across * position + rows % high * wide * tap
+        return row * channels, (output * position + of_kernel * tap) * channels
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A call.
+
+    Attributes:
+        signature: what was planned.
+        identity: the code of scale 1 if the input itself is convolved for it; None if it lies on a canvas.
+        canvases: in the order in which the levels compete.
+        gpu: whether the kernels of a GPU execute it.
+        planar: whether images and outputs are laid out as CHWN, with the images innermost; else as NHWC.
+    """
+
+    signature: Signature
+    identity: int | None
+    canvases: tuple[Canvas, ...]
+    gpu: bool
+    planar: bool
+
+
+FEW_CHANNELS = 16
+# Pixels of patches, for one of a dense canvas, up to which im2col is the faster: on a GPU and on a CPU.
+PATCHES = (1.5, 4.0)
+MOST_PATCHES = 2**17  # pixels beyond which a CPU would have to keep too much of where they are read
+# On a GPU a small layer takes as long as the host needs to launch it. Up to so many elements of all levels, those that
+# are not strided are dense and share one canvas, and with fewer still all do. Levels as wide as this part of the widest
+# share one in any case.
+SHARED, TINY, AS_WIDE = 2**24, 2**22, 0.7
+
+
+def choose_form(signature: Signature, level: Level, gpu: bool) -> Form:
+    """The fastest form of a level; docs/performance.md has the times that this rule rests on."""
+    channels = signature.in_channels // signature.groups
+    if gpu and not signature.depthwise and (channels < FEW_CHANNELS or signature.groups > 1):
+        return "im2col"
+    axes = ((signature.height, level.height), (signature.width, level.width))
+    patches, pixels = (
+        math.prod(axis.kernel * len(on.targets) for axis, on in axes),
+        level.height.size * level.width.size,
+    )
+    many = channels >= FEW_CHANNELS and signature.groups == 1
+    few = patches <= (PATCHES[0] * pixels if gpu else min(PATCHES[1] * pixels, MOST_PATCHES))
+    if many and few and level.scale > 1:
+        return "im2col"
+    return "strided" if level.regular else "dense"
+
+
+@lru_cache(maxsize=1024)
+def make_plan(
+    signature: Signature,
+    antialias: bool,
+    images: int,
+    gpu: bool,
+    form: Form | None = None,
+    budget: Budget | None = None,
+) -> Plan:
+    """Plan a call.
+
+    Args:
+        signature, antialias: the call.
+        images: in the batch.
+        gpu: whether a GPU is to execute it.
+        form: of every level, instead of the fastest; levels that cannot have it are dense.
+        budget: instead of the device's.
+    """
+    images = max(1, images)
+    if budget is None:
+        pixels = signature.height.length * signature.width.length * signature.in_channels
+        outputs = signature.height.output_size * signature.width.output_size * signature.out_channels
+        budget = Budget(SHARED if gpu else 0, max(2**25, images * (pixels + outputs)) if gpu else 2**22)
+    with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+        return _make_plan(signature, antialias, images, gpu, form, budget)
+
+
+def _make_plan(
+    signature: Signature, antialias: bool, images: int, gpu: bool, form: Form | None, budget: Budget
+) -> Plan:
+    levels = signature.geometry.levels
+    forms = [form or choose_form(signature, level, gpu) for level in levels]
+    elements = images * sum(_elements(signature, level) for level in levels)
+    share = elements <= budget.shared
+    if share and not form:
+        tiny = elements <= TINY
+        forms = ["strided" if level.regular and not tiny else "dense" for level in levels]
+    forms = [_possible(signature, level, kind, gpu) for level, kind in zip(levels, forms, strict=True)]
+    planar = gpu and set(forms) == {"im2col"} and not signature.depthwise
+    # Scale 1 comes first. A library convolves the input for it, unless it has company or a kernel of ours.
+    alone = not (share or planar or (gpu and signature.depthwise))
+    canvases = []
+    for kind, group in groupby(list(zip(levels, forms, strict=True))[alone:], key=lambda pair: pair[1]):
+        members = [level for level, _ in group]
+        for some in _sharing(members, share) if gpu and kind == "dense" else [[level] for level in members]:
+            canvases += _canvases(signature, some, kind, antialias, images if planar else 1, planar, budget)
+    return Plan(signature, levels[0].code if alone else None, tuple(canvases), gpu, planar)
+
+
+def _elements(signature: Signature, level: Level) -> int:
+    """Elements of a dense level of one image, and of its responses."""
+    pixels = level.height.size * level.width.size
+    responses = level.height.response_size * level.width.response_size
+    return pixels * signature.in_channels + responses * signature.out_channels
+
+
+def _sharing(levels: Sequence[Level], every: bool) -> list[list[Level]]:
+    """Which of these levels share a canvas: all of them, or neighbours that are about as wide."""
+    groups: list[list[Level]] = []
+    for level in levels:
+        widths = [each.width.size for each in (*groups[-1], level)] if groups else []
+        if widths and (every or min(widths) >= AS_WIDE * max(widths)):
+            groups[-1].append(level)
+        else:
+            groups.append([level])
+    return groups
+
+
+def _possible(signature: Signature, level: Level, form: Form, gpu: bool) -> Form:
+    cannot = (form == "strided" and not level.regular) or (form == "im2col" and gpu and signature.depthwise)
+    return "dense" if cannot else form
+
+
+def _canvases(
+    signature: Signature,
+    levels: Sequence[Level],
+    form: Form,
+    antialias: bool,
+    images: int,
+    planar: bool,
+    budget: Budget,
+) -> list[Canvas]:
+    """One canvas for all these levels; or several, of bands of a level, if that would exceed the budget."""
+    rows = [len(level.height.targets) for level in levels]
+    whole = _canvas(signature, levels, form, antialias, planar, [slice(0, count) for count in rows])
+    bands = -(-images * whole.elements(signature) // budget.band)
+    if bands <= 1:
+        return [whole]
+    if len(levels) > 1:
+        alone = [_canvases(signature, [level], form, antialias, images, planar, budget) for level in levels]
+        return [canvas for some in alone for canvas in some]
+    step = max(1, -(-rows[0] // bands))
+    starts = [*range(0, rows[0], step), rows[0]]
+    return [
+        _canvas(signature, levels, form, antialias, planar, [slice(first, last)]) for first, last in pairwise(starts)
+    ]
+
+
+def _canvas(
+    signature: Signature, levels: Sequence[Level], form: Form, antialias: bool, planar: bool, bands: Sequence[slice]
+) -> Canvas:
+    """Levels, of each the band of its covered output rows, one below the other."""
+    height, width = signature.height, signature.width
+    step = (1, 1) if form != "strided" else (levels[0].height.step, levels[0].width.step)
+    kernel = (height.kernel, width.kernel)
+    stride = kernel if form == "im2col" else (height.stride * step[0], width.stride * step[1])
+    dilation = (1, 1) if form == "im2col" else (height.dilation, width.dilation)
+    strips, top = [], 0
+    for level, band in zip(levels, bands, strict=True):
+        support = max(1.0, 1 / level.scale) if antialias else 1.0
+        every = slice(0, len(level.width.targets))
+        rows, columns = (
+            _axis_maps(axis, on, form, support, part)
+            for axis, on, part in ((height, level.height, band), (width, level.width, every))
+        )
+        outputs = (_shifted(band, level.height.covered[0]), slice(*level.width.covered))
+        sample, align = (rows[0], _by_tap(columns[0], width.kernel) if planar else columns[0]), (rows[1], columns[1])
+        strips.append(Strip(level.code, level.wins_ties, outputs, sample, align, top, top // stride[0]))
+        top += -(-len(sample[0]) // stride[0]) * stride[0]
+    last = strips[-1]
+    size = (last.top + len(last.sample[0]), max(len(strip.sample[1]) for strip in strips))
+    response = tuple(
+        (length - d * (taps - 1) - 1) // t + 1
+        for length, d, taps, t in zip(size, dilation, kernel, stride, strict=True)
+    )
+    taps = kernel if form == "im2col" and (planar or signature.groups == 1) else None
+    cut = any(band.stop - band.start < len(level.height.targets) for level, band in zip(levels, bands, strict=True))
+    return Canvas(form, tuple(strips), size, (response[0], response[1]), stride, dilation, taps, planar, cut)
+
+
+def _by_tap(axis: AxisMap, kernel: int) -> AxisMap:
+    """Rows (p, k) in the order (k, p)."""
+    return axis.rows(torch.arange(len(axis)).view(-1, kernel).mT.flatten())
+
+
+def axis_reach(axis: Axis) -> int:
+    """Pixels from the first tap of the kernel to the last."""
+    return axis.dilation * (axis.kernel - 1)
+
+
+def _shifted(part: slice, offset: int) -> slice:
+    return slice(part.start + offset, part.stop + offset)
+
+
+def _axis_maps(axis: Axis, on: AxisLevel, form: Form, support: float, outputs: slice) -> tuple[AxisMap, AxisMap]:
+    """What some covered outputs need along one axis: the map that samples the input, and the one that aligns.
+
+    With A the sampling of the level, zeros of the padding included, and output p reading between responses b and b + 1
+    at the fraction f: dense keeps the rows of A that the responses need; strided blends them, (1 − f)·A[j] +
+    f·A[j + t]; im2col does the same for every tap k, (1 − f)·A[t·b + d·k] + f·A[t·(b + 1) + d·k].
+    """
+    sampled = linear_map(on.sources, axis.length, support)
+    sampled = sampled.framed(axis.padding[0], axis.padding[1] + axis.stride)
+    targets = on.targets[outputs]
+    aligned = linear_map(targets, on.response_size)
+    stride, reach = axis.stride, axis_reach(axis)
+    if form == "dense":
+        used = aligned.index[aligned.weight != 0]
+        first, last = int(used.min()), int(used.max())
+        needed = slice(stride * first, stride * last + reach + 1)
+        return sampled.rows(needed), aligned.shifted(first, last - first + 1)
+    before, fraction = aligned.index[:, 0], aligned.weight[:, 1:]  # (outputs), (outputs, 1)
+    if form == "strided":
+        rows = stride * before[0] + torch.arange(stride * on.step * (len(targets) - 1) + reach + 1)
+        fraction = fraction[:1]
+    else:
+        rows = (stride * before[:, None] + axis.dilation * torch.arange(axis.kernel)).flatten()
+        fraction = fraction.repeat_interleave(axis.kernel, 0)
+    same = torch.arange(len(targets)).unsqueeze(1)
+    return sampled.blend(rows, rows + stride, fraction), AxisMap(same, torch.ones_like(same).double(), len(same))

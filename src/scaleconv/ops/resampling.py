@@ -1,0 +1,230 @@
+"""Linear maps along an axis as sparse matrices, and images resampled by two of them.
+
+A linear sampling reads at most a few neighbours, so a map keeps for each row of its matrix the few columns that are not
+zero. Bilinear resampling, the alignment of responses and the gathering of patches are all such maps, and so are their
+transposes, which carry gradients back. Unlike `F.interpolate`, both are deterministic. No sizes or coordinates are
+decided here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True, eq=False)
+class AxisMap:
+    """A sparse matrix (n, length): row i reads Σ_j weight[i, j] · line[index[i, j]]. Spare entries have weight 0."""
+
+    index: Tensor  # (n, entries), int64
+    weight: Tensor  # (n, entries), float64
+    length: int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def rows(self, rows: slice | Tensor) -> "AxisMap":
+        """Some of the rows."""
+        return AxisMap(self.index[rows], self.weight[rows], self.length)
+
+    def framed(self, before: int, after: int) -> "AxisMap":
+        """With rows of zeros around: the padding of a convolution."""
+        around = (0, 0, before, after)
+        return AxisMap(F.pad(self.index, around), F.pad(self.weight, around), self.length)
+
+    def shifted(self, offset: int, length: int) -> "AxisMap":
+        """The same reading of a line that begins `offset` places later."""
+        return AxisMap((self.index - offset).clamp(0, length - 1), self.weight, length)
+
+    def blend(self, first: Tensor, second: Tensor, fraction: Tensor) -> "AxisMap":
+        """Rows between two rows of this map: (1 − fraction) · first + fraction · second."""
+        weight = torch.cat([self.weight[first] * (1 - fraction), self.weight[second] * fraction], 1)
+        return AxisMap(torch.cat([self.index[first], self.index[second]], 1), weight, self.length).compact()
+
+    def compact(self) -> "AxisMap":
+        """The same matrix with each column named once in a row, and as few entries as can be."""
+        row, entry = self.weight.nonzero(as_tuple=True)
+        return _gathered(row, self.index[row, entry], self.weight[row, entry], len(self), self.length)
+
+    @cached_property
+    def transposed(self) -> "AxisMap":
+        row, entry = self.weight.nonzero(as_tuple=True)
+        return _gathered(self.index[row, entry], row, self.weight[row, entry], self.length, len(self))
+
+    @cached_property
+    def is_identity(self) -> bool:
+        if len(self) != self.length or int((self.weight != 0).sum()) != self.length:
+            return False
+        same = torch.arange(len(self), device="cpu").unsqueeze(1)
+        return bool(((self.index == same) & (self.weight == 1)).any(1).all())
+
+    def entries(self, images: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """The matrix as CSR, repeated for so many images; that of the last call is kept."""
+        made = self._last.get((images, dtype))
+        if made is None:
+            filled = self.weight != 0
+            first = F.pad(filled.sum(1).cumsum(0), (1, 0))
+            with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+                made = _for_images(first, self.index[filled], self.weight[filled].to(dtype), self.length, images)
+            self._last.clear()
+            self._last[images, dtype] = made
+        return made
+
+    @cached_property
+    def _last(self) -> dict[tuple[int, torch.dtype], tuple[Tensor, Tensor, Tensor]]:
+        return {}
+
+    def dense(self) -> Tensor:
+        """The matrix itself, in float64."""
+        empty = torch.zeros(len(self), self.length, dtype=torch.float64, device="cpu")
+        return empty.scatter_add_(1, self.index, self.weight)
+
+
+def _gathered(row: Tensor, column: Tensor, value: Tensor, rows: int, columns: int) -> AxisMap:
+    """The map of a sparse matrix whose entries come in any order; those of one place are added."""
+    place, entry = (row * columns + column).unique(return_inverse=True)
+    value = value.new_zeros(len(place)).index_add_(0, entry, value)
+    row, column = place // max(columns, 1), place % max(columns, 1)
+    count = row.bincount(minlength=rows)
+    entries = max(1, int(count.max())) if rows else 1
+    slot = torch.arange(len(place), device="cpu") - (count.cumsum(0) - count)[row]
+    index = torch.zeros(rows, entries, dtype=torch.long, device="cpu")
+    weight = torch.zeros(rows, entries, dtype=torch.float64, device="cpu")
+    index[row] = column.unsqueeze(1)  # spare entries of a row name a pixel that it reads
+    index[row, slot], weight[row, slot] = column, value
+    return AxisMap(index, weight, columns)
+
+
+def linear_map(coordinates: Sequence[float], length: int, support: float = 1.0) -> AxisMap:
+    """Read a line at the given coordinates, linear between neighbours, edge pixels clamped.
+
+    A `support` above 1 widens the triangle to that many pixels a side, which averages pixels instead of skipping them
+    where the line is shrunk (antialiasing).
+    """
+    position = torch.tensor(coordinates, dtype=torch.float64, device="cpu").clamp(0, length - 1).unsqueeze(1)
+    reach = math.ceil(support)
+    index = position.floor().long() + torch.arange(1 - reach, reach + 1, device="cpu")  # (n, 2 · reach)
+    weight = (1 - (position - index).abs() / support).clamp(min=0)
+    weight = torch.where((index >= 0) & (index < length), weight, 0)
+    if support > 1:
+        weight = weight / weight.sum(1, keepdim=True)
+    return AxisMap(index.clamp(0, length - 1), weight, length)
+
+
+def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
+    """Resample images (N, H, W, C) on a CPU, one axis after the other: (N, h, w, C)."""
+    lines = _resample_rows(pixels, rows).transpose(1, 2)
+    return _resample_rows(lines, columns).transpose(1, 2)
+
+
+def _resample_rows(pixels: Tensor, axis: AxisMap) -> Tensor:
+    """(N, H, W, C) → (N, h, W, C)."""
+    if axis.is_identity:
+        return pixels
+    images, shape = len(pixels), pixels.shape[2:]
+    if images == 0:
+        return pixels.new_zeros((0, len(axis), *shape))
+    result = _weighted_sums(pixels.reshape(images * axis.length, -1), *axis.entries(images, pixels.dtype))
+    return result.view(images, len(axis), *shape)
+
+
+def _for_images(
+    first: Tensor, index: Tensor, weight: Tensor, length: int, images: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A sparse matrix on `length` rows, repeated for so many images one below the other."""
+    each = torch.arange(images, dtype=torch.int32).unsqueeze(1)
+    firsts = torch.cat([(first[:-1] + each * len(index)).flatten(), first[-1:] * images])
+    return firsts.int(), (index + each * length).flatten().int(), weight.repeat(images)
+
+
+def _weighted_sums(table: Tensor, first: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """The product of a sparse matrix (CSR) with a table.
+
+    That is what `torch.embedding_bag` computes for the embeddings of words, and it is the fastest that PyTorch has for
+    it on a CPU, provided that the rows of the table are not too short.
+    """
+    result: Tensor = torch.embedding_bag(table, index, first, False, 0, False, weight, True)[0]
+    return result
+
+
+ENTRIES = 2**16  # that are repeated for several images at the most
+MOST_IMAGES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMap:
+    """A resampling of both axes in one, as a sparse matrix (CSR) on the pixels of an image with many channels.
+
+    Attributes:
+        size: (height, width) of the result.
+        taps: pixels of the matrix that are channels of one pixel of the result: those of a patch, or 1.
+        source: pixels of the image that is read.
+        images: how many images the entries below are of, one after the other.
+        first: where the entries of each row begin, and where the last ones end.
+        index, weight: the entries.
+    """
+
+    size: tuple[int, int]
+    taps: int
+    source: int
+    images: int
+    first: Tensor
+    index: Tensor
+    weight: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.first.nbytes + self.index.nbytes + self.weight.nbytes
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Resample images (N, …, C), contiguous: (N, h, w, taps · C)."""
+        images, channels = len(pixels), pixels.numel() // max(1, len(pixels) * self.source)
+        if images == 0:
+            return pixels.new_zeros((0, *self.size, self.taps * pixels.shape[-1]))
+        rows, entries = self.size[0] * self.size[1] * self.taps, len(self.index) // self.images
+        sums = []
+        for some in pixels.reshape(images, self.source, channels).split(self.images):
+            first, count = self.first[: len(some) * rows + 1], len(some) * entries
+            sums.append(_weighted_sums(some.flatten(0, 1), first, self.index[:count], self.weight[:count]))
+        return (sums[0] if len(sums) == 1 else torch.cat(sums)).view(images, *self.size, -1)
+
+
+def sparse_map(
+    rows: AxisMap,
+    columns: AxisMap,
+    dtype: torch.dtype,
+    place: tuple[Tensor, Tensor] | None = None,
+    patch: tuple[int, int] = (1, 1),
+) -> SparseMap:
+    """Make the resampling of both axes one.
+
+    Args:
+        rows, columns: the maps.
+        dtype: of the images.
+        place: for each row and each column of the image, what it adds to the place of a pixel in memory, if its rows do
+            not lie one after the other.
+        patch: (Kh, Kw) if every Kh rows and Kw columns of the result are channels of one pixel.
+    """
+    (high, wide), size = patch, (len(rows) // patch[0], len(columns) // patch[1])
+    rows, columns = rows.compact(), columns.compact()
+    entries, source = rows.index.shape[1] * columns.index.shape[1], rows.length * columns.length
+    place = place or (torch.arange(rows.length) * columns.length, torch.arange(columns.length))
+    kind = torch.promote_types(dtype, torch.float32)
+    index = place[0].int()[rows.index][:, None, :, None] + place[1].int()[columns.index][None, :, None, :]
+    weight = rows.weight.to(kind)[:, None, :, None] * columns.weight.to(kind)[None, :, None, :]  # (h, w, entries …)
+    filled = (rows.weight[:, 0] != 0).unsqueeze(1) & (columns.weight[:, 0] != 0)  # others are zeros of the padding
+    index, weight, filled = (
+        table.reshape(size[0], high, size[1], wide, -1).transpose(1, 2).flatten(0, 3)
+        for table in (index, weight, filled)
+    )
+    filled = filled.squeeze(1)
+    first = F.pad(filled.cumsum(0), (1, 0)) * entries
+    if not filled.all():
+        index, weight = index[filled], weight[filled]
+    images = max(1, min(ENTRIES // max(1, index.numel()), MOST_IMAGES))
+    repeated = _for_images(first, index.flatten(), weight.flatten().to(dtype), source, images)
+    return SparseMap(size, high * wide, source, images, *repeated)

@@ -1,0 +1,1 @@
+"""Triton kernels and their launches: the steps of `ops.cpu` on a GPU, and depthwise convolution."""

@@ -1,0 +1,78 @@
+"""Operation counts against sums done by hand."""
+
+import pytest
+
+from scaleconv import DEFAULT_SCALES, macs
+from scaleconv.ops.macs import Macs
+
+# 3 images of 2 channels and 4 × 5 pixels, 7 filters of 3 × 3, so 2 × 3 outputs; the level has 8 × 10 samples, at the
+# pixels q / 2 − ¼, and 6 × 8 responses. Outputs read at 1½, 3½ and, across, 5½.
+CALL = ((3, 2, 4, 5), (7, 2, 3, 3))
+PLAIN = 7 * 2 * 9 * 2 * 3
+
+
+def test_conv2d_is_counted_as_usual():
+    cost = macs((5, 4, 9, 11), (6, 2, 3, 2), stride=(2, 1), padding=1, groups=2)
+    assert cost.conv2d == Macs(5 * 6 * 2 * 3 * 2 * 5 * 12, 0)
+
+
+def test_an_unbatched_input_counts_as_one_image():
+    assert macs((4, 9, 11), (6, 4, 3, 2)) == macs((1, 4, 9, 11), (6, 4, 3, 2))
+    assert macs((4, 9, 11), (6, 4, 3, 2)).conv2d.total == 6 * 4 * 3 * 2 * 7 * 10
+
+
+def test_the_direct_order_convolves_whole_levels_and_resamples_what_the_outputs_need():
+    sampled = 2 * (6 * 2) * (8 * 2)  # responses 1 to 4 and 1 to 6 see samples 1 to 6 and 1 to 8, each of 2 pixels
+    aligned = 7 * (2 * 2) * (3 * 2)
+    assert macs(*CALL, scales=(1, 2)).direct == Macs(3 * (PLAIN + 7 * 2 * 9 * 6 * 8), 3 * (sampled + aligned))
+
+
+def test_a_cpu_is_planned_to_take_a_whole_scale_by_strides():
+    # 5 rows and 7 columns lie halfway between two samples: at pixels ½, 1, 1½ …, of 2 and 3 pixels in turn
+    planned = macs(*CALL, scales=(1, 2)).planned
+    assert planned == Macs(3 * 2 * PLAIN, 3 * 2 * (2 + 3 + 2 + 3 + 2) * (2 + 3 + 2 + 3 + 2 + 3 + 2))
+
+
+def test_a_gpu_is_planned_to_gather_the_patches_of_few_channels_of_many_images():
+    images = 60_000  # fewer share a canvas
+    identity = 2 * (2 * 3) * (3 * 3)  # a patch's pixels as they are
+    level = 2 * (2 * (2 + 3 + 2)) * (3 * (2 + 3 + 2))  # taps of 2, 3 and 2 pixels, of 2 × 3 outputs
+    cost = macs((images, *CALL[0][1:]), CALL[1], scales=(1, 2), gpu=True)
+    assert cost.planned == Macs(images * 2 * PLAIN, images * (identity + level))
+
+
+def test_a_gpu_is_planned_to_convolve_a_small_layer_on_one_canvas():
+    # 4 × 5 pixels and, below, the 6 × 8 samples that are needed: 10 × 8, which have 8 × 6 responses
+    assert macs(*CALL, scales=(1, 2), gpu=True).planned.convolution == 3 * 7 * 2 * 9 * 8 * 6
+
+
+def test_the_direct_order_is_the_same_on_any_device():
+    assert macs(*CALL, scales=(1, 2), gpu=True).direct == macs(*CALL, scales=(1, 2)).direct
+
+
+@pytest.mark.parametrize(("size", "kernel", "direct"), [(28, 7, 11.7), (11, 5, 13.1)], ids=["first", "second"])
+def test_whole_levels_in_units_of_one_conv2d(size, kernel, direct):
+    cost = macs((1, 36, size, size), (64, 36, kernel, kernel))
+    assert round(cost.direct.convolution / cost.conv2d.convolution, 1) == direct
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_the_planned_cost_does_not_grow_with_the_largest_scale(gpu):
+    def cost(scales):
+        return macs((64, 64, 28, 28), (64, 64, 3, 3), padding=1, scales=scales, gpu=gpu)
+
+    narrow, wide = cost(DEFAULT_SCALES), cost((*DEFAULT_SCALES[:-1], 8))
+    assert wide.direct.convolution > 4 * narrow.direct.convolution
+    assert wide.planned.convolution <= 1.02 * narrow.planned.convolution
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_scale_one_alone_costs_one_conv2d_in_the_paper_s_order(gpu):
+    cost = macs((2, 32, 8, 8), (4, 32, 3, 3), scales=(1,), gpu=gpu)
+    assert cost.direct.convolution == cost.planned.convolution == cost.conv2d.total == 2 * 32 * 4 * 9 * 36
+
+
+def test_costs_add_up():
+    assert Macs(1, 2) + Macs(10, 20) == Macs(11, 22)
+    assert Macs(1, 2).times(3) == Macs(3, 6)
+    assert Macs(1, 2).total == 3

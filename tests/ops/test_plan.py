@@ -1,0 +1,218 @@
+"""Which form each level takes, and how levels lie on canvases: the rules on concrete shapes, the tiling on any call."""
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from loops import calls
+from scaleconv import DEFAULT_SCALES
+from scaleconv.ops.plan import MOST_PATCHES, Budget, choose_form, make_plan
+from scaleconv.ops.signature import make_signature
+
+SCALES = (0.63, 1, 1.26, 1.6, 2, 2.5, 4)
+EVERYTHING_SHARED, NOTHING_SHARED, BANDS = Budget(10**9, 10**9), Budget(0, 10**9), Budget(0, 60)
+
+
+def forms(image, weight, gpu, padding=1, groups=1, scales=SCALES):
+    signature = make_signature(image, weight, padding=padding, groups=groups, scales=scales)
+    return {level.scale: choose_form(signature, level, gpu) for level in signature.geometry.levels}
+
+
+def strips_of(plan):
+    return [strip for canvas in plan.canvases for strip in canvas.strips]
+
+
+def codes_by_canvas(plan):
+    return [[strip.code for strip in canvas.strips] for canvas in plan.canvases]
+
+
+# 56² outputs have patches of 9 · 56² = 28,224 pixels; the levels hold (56·s)² of them, cut to whole numbers.
+def test_a_cpu_gathers_patches_up_to_four_times_a_level_of_many_channels():
+    # 1.26: 4 · 70² = 19,600 are too few for them; 1.6: 4 · 89² = 31,684
+    expected = {1: "dense", 0.63: "dense", 1.26: "dense", 1.6: "im2col", 2: "im2col", 2.5: "im2col", 4: "im2col"}
+    assert forms((64, 56, 56), (64, 64, 3, 3), gpu=False) == expected
+
+
+def test_a_gpu_gathers_patches_up_to_one_and_a_half_times_a_level_of_many_channels():
+    # 2: 1.5 · 112² = 18,816 are too few; 2.5: 1.5 · 140² = 29,400
+    expected = {1: "dense", 0.63: "dense", 1.26: "dense", 1.6: "dense", 2: "strided", 2.5: "im2col", 4: "im2col"}
+    assert forms((64, 56, 56), (64, 64, 3, 3), gpu=True) == expected
+
+
+def test_sixteen_channels_are_many():
+    assert forms((16, 56, 56), (64, 16, 3, 3), gpu=False)[2.5] == "im2col"
+    assert forms((15, 56, 56), (64, 15, 3, 3), gpu=False)[2.5] == "dense"
+
+
+def test_a_cpu_gathers_no_more_patches_than_it_can_keep():
+    at_most = {2: "im2col", 2.5: "im2col"}
+    beyond = {2: "strided", 2.5: "dense"}
+    assert 9 * 120**2 <= MOST_PATCHES < 9 * 121**2
+    for size, expected in ((120, at_most), (121, beyond)):
+        taken = forms((64, size, size), (64, 64, 3, 3), gpu=False)
+        assert {scale: taken[scale] for scale in expected} == expected
+    assert forms((64, 121, 121), (64, 64, 3, 3), gpu=True)[2.5] == "im2col"
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "groups"),
+    [((8, 56, 56), (64, 8, 3, 3), 1), ((64, 56, 56), (64, 32, 3, 3), 2), ((1, 28, 28), (36, 1, 7, 7), 1)],
+    ids=["few channels", "groups", "one channel"],
+)
+def test_few_channels_or_groups_are_always_gathered_on_a_gpu_and_never_on_a_cpu(image, weight, groups):
+    assert set(forms(image, weight, gpu=True, groups=groups).values()) == {"im2col"}
+    on_cpu = forms(image, weight, gpu=False, groups=groups)
+    assert on_cpu == {scale: "strided" if scale in (2, 4) else "dense" for scale in SCALES}
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_depthwise_layer_is_never_gathered(gpu):
+    taken = forms((64, 56, 56), (64, 1, 3, 3), gpu, groups=64)
+    assert taken == {scale: "strided" if scale in (2, 4) else "dense" for scale in SCALES}
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("budget", [None, EVERYTHING_SHARED, BANDS], ids=["default", "shared", "bands"])
+@pytest.mark.parametrize("form", [None, "dense", "strided", "im2col"])
+def test_canvases_tile_what_each_level_covers_exactly_once(form, budget, gpu):
+    seen = Counter()
+
+    @settings(max_examples=25, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(calls(), st.booleans())
+    def tile(call, depthwise):
+        input_shape, (filters, _, *kernel), *others, antialias = call
+        if depthwise:
+            input_shape, others[3] = (input_shape[0], filters, *input_shape[2:]), filters
+        weight_shape = (filters, input_shape[1] // others[3], *kernel)
+        signature = make_signature(input_shape, weight_shape, *others)
+        plan = make_plan(signature, antialias, input_shape[0], gpu, form, budget)
+        size = (signature.height.output_size, signature.width.output_size)
+        for level in signature.geometry.levels:
+            times = torch.zeros(size, dtype=torch.int)
+            for strip in strips_of(plan):
+                times[strip.outputs] += strip.code == level.code
+            if level.code == plan.identity:
+                times += 1
+            expected = torch.zeros_like(times)
+            expected[slice(*level.height.covered), slice(*level.width.covered)] = 1
+            assert torch.equal(times, expected)
+        codes = [strip.code for strip in strips_of(plan)]
+        assert codes == sorted(codes)  # the order in which they compete; a winner's code only grows
+        for strip in strips_of(plan):
+            assert [len(axis) for axis in strip.align] == [part.stop - part.start for part in strip.outputs]
+        seen["strips"] += len(codes)
+        seen["cut"] += len(codes) > len(set(codes))
+        seen["shared"] += any(len(canvas.strips) > 1 for canvas in plan.canvases)
+
+    tile()
+    assert seen["strips"] > 10
+    assert (seen["cut"] > 0) == (budget == BANDS)
+    assert seen["shared"] > 0 or not (gpu and budget != BANDS and form in ("dense", "strided"))
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_band_exceeds_its_budget_only_if_it_is_a_single_row(gpu):
+    signature = make_signature((2, 30, 20), (3, 2, 3, 3), scales=(1, 0.7, 1.7, 2))
+    plan = make_plan(signature, False, 1, gpu, "dense", Budget(0, 2500))
+    rows = [strip.outputs[0] for strip in strips_of(plan)]
+    assert len(rows) > 6
+    for canvas in plan.canvases:
+        (strip,) = canvas.strips
+        height = strip.outputs[0].stop - strip.outputs[0].start
+        assert canvas.elements(signature) <= 2 * 2500 or height == 1  # rows that two bands read are read twice
+
+
+def test_shared_canvases_hold_all_levels_one_below_the_other():
+    signature = make_signature((16, 13, 11), (4, 16, 3, 3), stride=2, padding=1, scales=(0.6, 1, 1.4, 2))
+    plan = make_plan(signature, False, 2, True, "dense", EVERYTHING_SHARED)
+    (canvas,) = plan.canvases
+    assert plan.identity is None
+    assert [strip.code for strip in canvas.strips] == [0, 1, 2, 3]
+    end = response_end = 0
+    for strip in canvas.strips:
+        assert strip.top >= end
+        assert strip.response_top >= response_end
+        assert strip.top == 2 * strip.response_top  # responses lie where a convolution of the canvas puts them
+        end = strip.top + len(strip.sample[0])
+        response_end = strip.response_top + strip.align[0].length
+    assert end <= canvas.size[0]
+    assert response_end <= canvas.response[0]
+    assert canvas.size[1] == max(len(strip.sample[1]) for strip in canvas.strips)
+
+
+def test_levels_about_as_wide_share_a_canvas_on_a_gpu_and_none_does_on_a_cpu():
+    signature = make_signature((64, 40, 40), (64, 64, 3, 3), padding=1, scales=(1, 0.8, 0.75, 0.5, 0.45))
+    shared = {gpu: codes_by_canvas(make_plan(signature, False, 64, gpu)) for gpu in (False, True)}
+    assert shared[True] == [[1, 2], [3, 4]]  # 32 and 30 columns; 20 and 18
+    assert shared[False] == [[1], [2], [3], [4]]
+
+
+def test_a_library_convolves_the_input_itself_for_scale_one_unless_it_has_company_or_a_kernel_of_ours():
+    def identity(image, weight, gpu, images=64, groups=1, **how):
+        return make_plan(make_signature(image, weight, groups=groups), False, images, gpu, **how).identity
+
+    wide = ((64, 40, 40), (64, 64, 3, 3))
+    assert identity(*wide, gpu=False) == identity(*wide, gpu=True) == 0
+    assert identity(*wide, gpu=True, images=1) is None
+    assert identity(*wide, gpu=True, budget=EVERYTHING_SHARED) is None
+    assert identity((1, 28, 28), (36, 1, 7, 7), gpu=True, budget=NOTHING_SHARED) is None  # planar
+    assert identity((64, 40, 40), (64, 1, 3, 3), gpu=True, groups=64, budget=NOTHING_SHARED) is None
+    assert identity((64, 40, 40), (64, 1, 3, 3), gpu=False, groups=64) == 0
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "groups", "planar"),
+    [
+        ((1, 28, 28), (36, 1, 7, 7), 1, True),
+        ((15, 20, 20), (8, 15, 3, 3), 1, True),
+        ((64, 20, 20), (64, 32, 3, 3), 2, True),
+        ((16, 20, 20), (8, 16, 3, 3), 1, False),
+        ((8, 20, 20), (8, 1, 3, 3), 8, False),
+    ],
+    ids=["one channel", "few channels", "groups", "many channels", "depthwise"],
+)
+def test_images_lie_innermost_only_on_a_gpu_and_with_few_channels_or_groups(image, weight, groups, planar):
+    signature = make_signature(image, weight, groups=groups)
+    for gpu in (False, True):
+        plan = make_plan(signature, False, 4, gpu, budget=NOTHING_SHARED)
+        assert plan.planar == (gpu and planar)
+        assert {canvas.planar for canvas in plan.canvases} == {plan.planar}
+
+
+def test_levels_of_a_small_layer_on_a_gpu_are_dense_and_share_one_canvas():
+    for image, weight, groups in (((1, 28, 28), (36, 1, 7, 7), 1), ((16, 20, 20), (8, 16, 3, 3), 1)):
+        plan = make_plan(make_signature(image, weight, groups=groups), False, 4, True)
+        (canvas,) = plan.canvases
+        assert (canvas.form, len(canvas.strips), plan.identity, plan.planar) == ("dense", 6, None, False)
+
+
+def test_a_form_that_is_asked_for_is_taken_by_every_level_that_can_have_it():
+    signature = make_signature((4, 12, 12), (3, 4, 5, 5), scales=(0.6, 1, 1.9, 2))
+    for form in ("dense", "im2col"):
+        assert {c.form for c in make_plan(signature, False, 1, False, form).canvases} == {form}
+    strided = make_plan(signature, False, 1, False, "strided")
+    codes = {level.code: level.scale for level in signature.geometry.levels}
+    assert {codes[c.strips[0].code]: c.form for c in strided.canvases} == {0.6: "dense", 1.9: "dense", 2: "strided"}
+    depthwise = make_signature((4, 12, 12), (4, 1, 5, 5), groups=4, scales=(0.6, 1, 1.9))
+    assert {c.form for c in make_plan(depthwise, False, 1, True, "im2col").canvases} == {"dense"}
+
+
+def test_a_strided_level_is_sampled_where_its_outputs_read_and_a_gathered_one_under_every_tap():
+    signature = make_signature((1, 12, 12), (3, 1, 5, 5), padding=2, scales=(1, 2))
+    (strided,) = make_plan(signature, False, 1, False, "strided").canvases
+    assert (strided.size, strided.response, strided.stride) == ((27, 27), (12, 12), (2, 2))  # 2 · 11 + 5 rows
+    (gathered,) = make_plan(signature, False, 1, False, "im2col").canvases
+    assert (gathered.size, gathered.response, gathered.stride) == ((60, 60), (12, 12), (5, 5))  # 12 · 5 rows
+    assert gathered.shape(3, 1) == (3, 12, 12, 25)
+
+
+def test_a_plan_is_made_once():
+    call = ((2, 9, 8), (3, 2, 3, 3))
+    plan = make_plan(make_signature(*call), False, 2, False)
+    assert make_plan(make_signature(*call), False, 2, False) is plan
+    assert make_plan(make_signature(*call), True, 2, False) is not plan
+    assert make_plan(make_signature(*call), False, 2, True) is not plan
+    assert make_plan(make_signature(*call, scales=DEFAULT_SCALES[1:]), False, 2, False) is not plan
