@@ -22,10 +22,11 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from scaleconv import SIConv2d
+from scaleconv import DEFAULT_SCALES
+from scaleconv.bench.compared_layers import make_layer
 from scaleconv.bench.settings import DTYPES, SHAPES, LayerShape
 from scaleconv.experiments.records import describe_environment
-from scaleconv.ops.cost import macs
+from scaleconv.ops import macs
 
 PASSES = 20
 LIBRARY = ("cutlass", "xmma", "nvjet", "cudnn", "conv", "gemm", "implicit", "nchwToNhwc", "nhwcToNchw")
@@ -73,22 +74,21 @@ def measure_ceilings() -> dict[str, float]:
 def count(shape: LayerShape, dtype: torch.dtype) -> dict[str, float]:
     """GFLOP and MB of one forward and backward."""
     size = (shape.batch, shape.in_channels, shape.size, shape.size)
-    weight = (shape.out_channels, shape.in_channels, shape.kernel, shape.kernel)
-    convolution = macs(size, weight, padding=shape.padding).chosen.convolution
-    side = shape.size + 2 * shape.padding - shape.kernel + 1
-    pixels, outputs = shape.batch * shape.in_channels * shape.size**2, shape.batch * shape.out_channels * side**2
+    weight = (shape.out_channels, shape.in_channels // shape.groups, shape.kernel, shape.kernel)
+    convolution = macs(size, weight, shape.stride, shape.padding, groups=shape.groups, gpu=True).planned.convolution
+    pixels = shape.batch * shape.in_channels * shape.size**2
+    outputs = shape.batch * shape.out_channels * shape.output_size**2
     forward = pixels + outputs
-    backward = pixels + outputs + (pixels if shape.input_grad else 0)  # input and gradients
+    backward = 2 * pixels + outputs  # the input and both gradients
     bytes_ = dtype.itemsize * (forward + backward) + 2 * outputs  # the winner is written, and read
-    return {"gflop": 2 * convolution * (3 if shape.input_grad else 2) / 1e9, "mb": bytes_ / 1e6}
+    return {"gflop": 2 * convolution * 3 / 1e9, "mb": bytes_ / 1e6}  # forward and two gradients
 
 
 def profile_layer(shape: LayerShape, dtype: torch.dtype) -> dict[str, dict[str, float]]:
     """Milliseconds and launches of one forward and backward, by what the kernels do."""
-    torch.manual_seed(0)
-    layer = SIConv2d(shape.in_channels, shape.out_channels, shape.kernel, padding=shape.padding).to("cuda", dtype)
+    layer = make_layer("si", shape, DEFAULT_SCALES).to("cuda", dtype)
     images = torch.randn(shape.batch, shape.in_channels, shape.size, shape.size, device="cuda", dtype=dtype)
-    images = images.to(memory_format=torch.channels_last).requires_grad_(shape.input_grad)
+    images = images.to(memory_format=torch.channels_last).requires_grad_()
     sent = torch.randn_like(layer(images))
 
     def once() -> None:

@@ -158,28 +158,30 @@ def train(
 @app.command()
 def bench(
     device: Device = "auto",
-    shapes: Annotated[str | None, typer.Option(help="Among mnist1, mnist2, res56, res14, separated by commas.")] = None,
+    shapes: Annotated[
+        str | None, typer.Option(help="Such as mnist1,res56,depthwise, separated by commas; by default all twelve.")
+    ] = None,
     dtypes: Annotated[str | None, typer.Option(help="float32, bfloat16, separated by commas.")] = None,
     layout: Annotated[
         list[str] | None, typer.Option(help="contiguous, channels_last, separated by commas; may be repeated.")
     ] = None,
-    contenders: Annotated[
-        str | None, typer.Option(help="Among conv2d, conv2d_wide, direct, si_torch, si, separated by commas.")
+    compare: Annotated[
+        str | None, typer.Option(help="Layers, among conv2d, conv2d_wide, direct, si, separated by commas.")
     ] = None,
     peer: Annotated[
         list[str] | None, typer.Option(help="MODULE:CLASS of a further layer, called as Conv2d is; may be repeated.")
     ] = None,
     scales: Annotated[str | None, typer.Option(help="Scales of the layers, separated by commas.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images in every shape.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Timings of each contender; the median counts.")] = None,
-    graph: Annotated[bool, typer.Option("--graph", help="Time replays of a captured CUDA graph.")] = False,
+    batch: Annotated[int | None, typer.Option(help="Images in every shape and training step.")] = None,
+    image_size: Annotated[int, typer.Option(help="Side of the images of ResNet-18 and the depthwise network.")] = 224,
+    repeats: Annotated[int | None, typer.Option(help="Timings of each layer and network; the median counts.")] = None,
     layers: Annotated[bool, typer.Option(help="Measure single layers.")] = True,
     wide: Annotated[bool, typer.Option(help="Measure the squares of the scales as well.")] = True,
-    end_to_end: Annotated[bool, typer.Option(help="Measure whole networks in training.")] = True,
+    end_to_end: Annotated[bool, typer.Option(help="Measure whole networks.")] = True,
     name: Annotated[str | None, typer.Option(help="Name of the files; by default the kind of device.")] = None,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("results/bench"),
 ) -> None:
-    """Measure time and memory of the layer beside plain convolutions and other layers."""
+    """Measure time and memory of the layer beside plain convolutions; on a GPU eager and as CUDA graphs."""
     from scaleconv.bench import make_settings
     from scaleconv.bench.report import failures, print_result, write_report
     from scaleconv.bench.runner import run_on_terminal
@@ -190,12 +192,12 @@ def bench(
         shapes=shapes,
         dtypes=dtypes,
         layouts=layout or (),
-        contenders=contenders,
+        compare=compare,
         scales=scales,
         repeats=repeats,
         peers=tuple(peer or ()),
         batch=batch,
-        graph=graph,
+        image_size=image_size,
         layers=layers,
         wide=wide,
         end_to_end=end_to_end,

@@ -1,11 +1,11 @@
-"""Everyone runs once per repeat, only what is meant is timed, short calls are repeated; memory and graphs on a GPU."""
+"""Each repeat runs every workload once, only what is meant is timed, short calls are iterated; memory and graphs."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from scaleconv.bench.timing import WARM_UP, milliseconds, peak_memory, repeated, time_in_turns
+from scaleconv.bench.timing import WARM_UP, milliseconds, peak_memory, repeated, time_host, time_interleaved
 from scaleconv.experiments.capture import captured
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -23,22 +23,22 @@ def pause(monkeypatch):
     return pass_time
 
 
-def test_every_repeat_runs_every_work_once_and_begins_with_another(pause):
+def test_every_repeat_runs_every_workload_once_and_begins_with_the_next(pause):
     order = []
-    works = {name: repeated(lambda name=name: (order.append(name), pause(3))) for name in "abc"}
-    time_in_turns(works, "cpu", 4, warm_up=1)
+    workloads = {name: repeated(lambda name=name: (order.append(name), pause(3))) for name in "abc"}
+    time_interleaved(workloads, "cpu", 4, warm_up=1)
     assert "".join(order) == "abc" + "abc" + "bca" + "cab" + "abc"
 
 
 def test_a_repeat_is_told_when_it_is_over(pause):
     seen = []
-    time_in_turns({"a": repeated(lambda: (seen.append("call"), pause(3)))}, "cpu", 2, lambda: seen.append("tick"))
+    time_interleaved({"a": repeated(lambda: (seen.append("call"), pause(3)))}, "cpu", 2, lambda: seen.append("tick"))
     assert seen == ["call"] * WARM_UP + ["call", "tick"] * 2
 
 
 def test_the_median_the_least_and_the_most_are_kept_and_warming_up_is_not(pause):
     pauses = iter([*[1000] * (WARM_UP - 1), 4, 40, 20, 200])
-    timing = time_in_turns({"a": repeated(lambda: pause(next(pauses)))}, "cpu", 3)["a"]
+    timing = time_interleaved({"a": repeated(lambda: pause(next(pauses)))}, "cpu", 3)["a"]
     assert (timing.min_ms, timing.median_ms, timing.max_ms) == pytest.approx((20, 40, 200))
     assert timing.iterations == 1
 
@@ -46,7 +46,7 @@ def test_the_median_the_least_and_the_most_are_kept_and_warming_up_is_not(pause)
 @pytest.mark.parametrize(("length", "iterations"), [(0.4, 5), (1.5, 2), (1e-5, 100), (0, 100)])
 def test_a_short_call_is_repeated_until_the_timing_lasts(pause, length, iterations):
     calls = []
-    timing = time_in_turns({"a": repeated(lambda: (calls.append(1), pause(length)))}, "cpu", 1)["a"]
+    timing = time_interleaved({"a": repeated(lambda: (calls.append(1), pause(length)))}, "cpu", 1)["a"]
     assert timing.iterations == iterations
     assert len(calls) == WARM_UP + iterations
     assert timing.median_ms == pytest.approx(length)
@@ -57,7 +57,18 @@ def test_preparation_is_not_timed(pause):
         pause(50 * count)
         return lambda: pause(3 * count)
 
-    assert time_in_turns({"a": prepare}, "cpu", 1)["a"].median_ms == pytest.approx(3)
+    assert time_interleaved({"a": prepare}, "cpu", 1)["a"].median_ms == pytest.approx(3)
+
+
+def test_the_host_is_timed_from_an_idle_device_until_the_call_returns(pause, monkeypatch):
+    order = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: (order.append("|"), pause(50)))
+    durations = {"a": iter([3, 9, 4]), "b": iter([1, 1, 1])}
+    calls = {name: lambda name=name: (order.append(name), pause(next(durations[name]))) for name in "ab"}
+    timings = time_host(calls, 3)
+    assert "".join(order) == "|a|b" + "|b|a" + "|a|b" + "|"
+    assert (timings["a"].min_ms, timings["a"].median_ms, timings["a"].max_ms) == pytest.approx((3, 4, 9))
+    assert timings["b"].median_ms == pytest.approx(1)
 
 
 def test_a_cpu_has_no_peak():

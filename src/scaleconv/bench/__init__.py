@@ -1,7 +1,7 @@
-"""What the layer costs beside plain convolutions: time and memory of single layers, and of whole networks in training.
+"""What the layer costs beside plain convolutions: time and memory of single layers and of whole networks.
 
-Everything is measured in one process, the contenders taking turns, and ends in one JSON file from which the table and
-the picture are made. Nothing of the package but the command line imports this room.
+All layers of a comparison are measured in one process, interleaved. A run ends in one JSON file, from which the tables
+and the figure are made. Nothing in the package but the command line imports `bench`.
 """
 
 from .runner import Result, run_bench

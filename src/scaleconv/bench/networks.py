@@ -1,7 +1,7 @@
-"""Whole networks in training: an epoch of the paper's networks, a step of ResNet-18 plain and converted.
+"""Whole networks: an epoch of the paper's networks; training and inference of larger ones, plain and converted.
 
-The images are random and of the right shape; what is learned does not matter. The paper's networks are trained by the
-code and the recipe of the experiments, on a GPU several runs at once as well.
+The images are random; what is learned does not matter. The paper's networks are trained by the code and the recipe of
+the experiments, on a GPU also several runs at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..experiments.capture import captured
@@ -18,15 +18,16 @@ from ..experiments.together import Together
 from ..experiments.training import Trainer
 from ..models import make_model
 from ..nn import convert
-from .resnet import CLASSES, make_resnet18
+from .layers import one_line
+from .network_shapes import CLASSES, NETWORKS
 from .settings import DTYPES, LAYOUTS, Settings
-from .timing import Memory, Tick, Timing, peak_memory, repeated, time_in_turns
+from .timing import Memory, Tick, Timing, Workload, peak_memory, repeated, time_interleaved
 
 MODELS = ("convnet", "si_convnet", "hierarchical")
 TOGETHER = 6  # the folds of the paper's Table 1
 CPU_BATCHES = 8  # of an epoch's 78, which would take minutes
-RESNET_IMAGES = (32, 224)  # batch and side
-CPU_RESNET_IMAGES = (2, 64)
+TRAINING, INFERENCE = "training", "inference"
+VARIANTS = ("plain", "converted")
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,35 @@ class EpochRow:
 
 @dataclass(frozen=True)
 class StepRow:
-    """One training step of ResNet-18; bfloat16 is autocast, as networks are trained."""
+    """A training step, or the inference of a batch, of one network.
+
+    Attributes:
+        network: its name in `NETWORKS`.
+        variant: `plain`, or `converted` to scale-invariant layers.
+        task: `training` or `inference`.
+        dtype: bfloat16 is autocast, as networks are usually trained.
+        layout, batch, size: of the images.
+        eager: the step called as usual.
+        graph: replays of a training step's CUDA graph; None on a CPU.
+        memory: None on a CPU.
+        error: why nothing was measured; None if all went well.
+    """
 
     network: str
+    variant: str
+    task: str
     dtype: str
     layout: str
     batch: int
     size: int
-    step: Timing
-    memory: Memory | None
+    eager: Timing | None = None
+    graph: Timing | None = None
+    memory: Memory | None = None
+    error: str | None = None
 
 
 def measure_epochs(settings: Settings, tick: Tick) -> list[EpochRow]:
-    """Train the networks of the paper's Table 1 for as many epochs as there are repeats, in turns."""
+    """Train the networks of the paper's Table 1 for as many epochs as there are repeats, interleaved."""
     batches = DataConfig().train // TrainingConfig().batch
     timed = batches if settings.on_gpu else min(CPU_BATCHES, batches)
     with _fast_products(settings.on_gpu):
@@ -79,8 +96,10 @@ def measure_epochs(settings: Settings, tick: Tick) -> list[EpochRow]:
             for runs in ((1, TOGETHER) if settings.on_gpu else (1,))
             for model in MODELS
         }
-        works = {key: repeated(_epoch(group)) for key, group in groups.items()}
-        times = time_in_turns(works, settings.device, settings.repeats, lambda: tick("the paper's networks"), warm_up=1)
+        workloads = {key: repeated(_epoch(group)) for key, group in groups.items()}
+        times = time_interleaved(
+            workloads, settings.device, settings.repeats, lambda: tick("the paper's networks"), warm_up=1
+        )
     rows = []
     for (model, runs), timing in times.items():
         whole = batches / timed / 1000
@@ -117,28 +136,67 @@ def _fast_products(wanted: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def step_tasks(settings: Settings) -> list[tuple[str, int]]:
+    """(task, batch) of everything measured of a network."""
+    training, inference = (32, (1,)) if settings.on_gpu else (2, (1, 8))
+    return [(TRAINING, settings.batch or training), *((INFERENCE, batch) for batch in inference)]
+
+
 def measure_steps(settings: Settings, tick: Tick) -> list[StepRow]:
-    """Train ResNet-18, plain and converted, in turns."""
-    batch, size = RESNET_IMAGES if settings.on_gpu else CPU_RESNET_IMAGES
-    rows = []
-    for dtype in settings.dtypes:
-        for layout in settings.layouts:
-            makers = {"plain": make_resnet18, "converted": lambda: convert(make_resnet18(), scales=settings.scales)}
-            memory: dict[str, Memory | None] = {}
-            for name, make in makers.items():
-                memory[name] = _peak(_Step(make(), batch, size, dtype, layout, settings.device))
-            steps = {name: _Step(make(), batch, size, dtype, layout, settings.device) for name, make in makers.items()}
-            works = {name: repeated(captured(step) if settings.graph else step) for name, step in steps.items()}
-            times = time_in_turns(works, settings.device, settings.repeats, lambda: tick("ResNet-18"))
-            rows += [StepRow(name, dtype, layout, batch, size, times[name], memory[name]) for name in makers]
+    """Measure training and inference of every network, plain and converted interleaved."""
+    rows: list[StepRow] = []
+    for network in NETWORKS:
+        for dtype in settings.dtypes:
+            for layout in settings.layouts:
+                for task, batch in step_tasks(settings):
+                    rows += _measure_step(settings, network, task, dtype, layout, batch, tick)
     return rows
 
 
-class _Step:
-    """One training step, to be called again and again."""
+def _measure_step(
+    settings: Settings, network: str, task: str, dtype: str, layout: str, batch: int, tick: Tick
+) -> list[StepRow]:
+    """One setting: the memory of each variant while it is alone, then the times of both."""
 
-    def __init__(self, network: nn.Module, batch: int, size: int, dtype: str, layout: str, device: str) -> None:
+    def make(variant: str) -> Step:
+        model: nn.Module = NETWORKS[network]()
+        model = model if variant == "plain" else convert(model, scales=settings.scales)
+        return Step(model, task, batch, settings.image_size, dtype, layout, settings.device)
+
+    memory: dict[str, Memory | None] = {}
+    workloads: dict[tuple[str, str], Workload] = {}
+    errors: dict[str, str] = {}
+    for variant in VARIANTS:
+        try:
+            memory[variant] = _peak(make(variant))
+        except RuntimeError as error:
+            errors[variant] = one_line(error)
+    for variant in VARIANTS:
+        if variant not in errors:
+            try:
+                made = {"eager": repeated(make(variant))}
+                if settings.on_gpu and task == TRAINING:
+                    made["graph"] = repeated(captured(make(variant)))
+                workloads |= {(variant, field): workload for field, workload in made.items()}
+            except RuntimeError as error:
+                errors[variant] = one_line(error)
+    times = time_interleaved(workloads, settings.device, settings.repeats, lambda: tick(f"{network}, {task}"))
+    setting = (task, dtype, layout, batch, settings.image_size)
+    rows = []
+    for variant in VARIANTS:
+        eager, graph = (times.get((variant, field)) for field in ("eager", "graph"))
+        rows.append(StepRow(network, variant, *setting, eager, graph, memory.get(variant), errors.get(variant)))
+    return rows
+
+
+class Step:
+    """A training step, or the inference of a batch, to be called again and again."""
+
+    def __init__(
+        self, network: nn.Module, task: str, batch: int, size: int, dtype: str, layout: str, device: str
+    ) -> None:
         self.network = network.to(device, memory_format=LAYOUTS[layout])  # type: ignore[call-overload]
+        self.network.train(task == TRAINING)
         random = torch.Generator(device).manual_seed(0)
         images = torch.randn(batch, 3, size, size, generator=random, device=device)
         self.images = images.to(memory_format=LAYOUTS[layout])
@@ -147,17 +205,23 @@ class _Step:
         self.dtype, self.device = DTYPES[dtype], device
 
     def __call__(self) -> None:
+        if not self.network.training:
+            with torch.no_grad():
+                self.logits()
+            return
         self.optimiser.zero_grad(set_to_none=True)
-        kind, mixed = torch.device(self.device).type, self.dtype != torch.float32
-        with torch.autocast(kind, self.dtype if mixed else torch.bfloat16, enabled=mixed):
-            logits = self.network(self.images)
-        F.cross_entropy(logits.float(), self.labels).backward()
+        F.cross_entropy(self.logits().float(), self.labels).backward()
         self.optimiser.step()
 
+    def logits(self) -> Tensor:
+        mixed = self.dtype != torch.float32
+        with torch.autocast(self.images.device.type, self.dtype if mixed else torch.bfloat16, enabled=mixed):
+            output: Tensor = self.network(self.images)
+        return output
 
-def _peak(step: _Step) -> Memory | None:
-    """Memory of a step, once the momenta and all that is made on the first calls are there."""
-    if torch.device(step.device).type == "cuda":
-        for _ in range(2):
-            step()
+
+def _peak(step: Step) -> Memory | None:
+    """Memory of a step, after those that plan, compile and make the momenta."""
+    for _ in range(2 if step.images.is_cuda else 1):
+        step()
     return peak_memory(step, step.device)

@@ -1,4 +1,4 @@
-"""A result as people read it: one JSON file, a table in Markdown, a picture, and tables on the terminal."""
+"""Writes a result: one JSON file, tables in Markdown, a figure, and tables on the terminal."""
 
 import json
 import sys
@@ -12,6 +12,8 @@ from ..data.atomic import atomic_path
 from .figures import draw_layers
 from .runner import Result
 from .tables import Sheet, footnotes, layer_sheet, sheets
+
+WIDEST_TABLE = 180  # columns of text
 
 
 def write_report(result: Result, folder: Path) -> list[Path]:
@@ -31,7 +33,7 @@ def write_report(result: Result, folder: Path) -> list[Path]:
 
 
 def markdown(result: Result) -> str:
-    """The page: ratios, every contender, networks, and how the numbers came about."""
+    """The page: ratios, every layer, networks, and how they were measured."""
     parts = [sheet.markdown() for sheet in sheets(result)]
     if result.rows:
         parts.insert(1, layer_sheet(result.rows).markdown())
@@ -39,21 +41,28 @@ def markdown(result: Result) -> str:
 
 
 def print_result(result: Result) -> None:
-    """Print the tables; a terminal knows its width, a file should not be folded at 80."""
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    """Print the tables; where a terminal is narrower than a table, its lines wrap, and no number is cut off."""
+    terminal = Console()
+    wide = Console(width=max(terminal.width, WIDEST_TABLE))
     for sheet in sheets(result):
-        console.print(_terminal_table(sheet))
+        wide.print(_terminal_table(sheet))
     for note in footnotes(result):
-        console.print(Text(note))
+        (terminal if sys.stdout.isatty() else wide).print(Text(note))
 
 
 def failures(result: Result) -> list[str]:
-    """A line for each contender that could not be measured."""
-    return [
-        f"{row.contender} ({row.scales} scales) on {row.shape}, {row.dtype}, {row.layout}: {row.error}"
+    """A line for each layer and network that could not be measured."""
+    layers = [
+        f"{row.layer} ({row.scales} scales) on {row.shape}, {row.dtype}, {row.layout}: {row.error}"
         for row in result.rows
         if row.error
     ]
+    networks = [
+        f"{row.network} ({row.variant}), {row.task}, {row.dtype}, {row.layout}: {row.error}"
+        for row in result.steps
+        if row.error
+    ]
+    return layers + networks
 
 
 def _terminal_table(sheet: Sheet) -> Table:

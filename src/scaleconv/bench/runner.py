@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..experiments.records import describe_environment
 from .layers import LayerRow, measure_layers
-from .networks import EpochRow, StepRow, measure_epochs, measure_steps
+from .network_shapes import NETWORKS
+from .networks import EpochRow, StepRow, measure_epochs, measure_steps, step_tasks
 from .settings import Settings
 from .timing import Tick
 
@@ -25,7 +26,7 @@ class Result:
         settings: what was asked for, and the flags of PyTorch that speed depends on.
         rows: the single layers.
         epochs: the networks of the paper.
-        steps: ResNet-18.
+        steps: training and inference of larger networks, plain and converted.
     """
 
     environment: dict[str, Any]
@@ -43,7 +44,7 @@ def run_bench(settings: Settings, tick: Tick = lambda _: None) -> Result:
 
     Args:
         settings: what, where and how often.
-        tick: told after every repeat what was repeated.
+        tick: called after every repeat, with what was measured.
     """
     here = torch.cuda.device(settings.device) if settings.on_gpu else nullcontext()
     with here:
@@ -54,7 +55,7 @@ def run_bench(settings: Settings, tick: Tick = lambda _: None) -> Result:
 
 
 def run_on_terminal(settings: Settings) -> Result:
-    """Run a bench with a bar that says how far it is; silent on what is no terminal."""
+    """Run a bench with a progress bar; silent where the output is not a terminal."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
@@ -74,7 +75,8 @@ def _ticks(bar: Progress, total: int) -> Callable[[str], None]:
 
 
 def count_ticks(settings: Settings) -> int:
-    """How often `run_bench` tells of a repeat."""
+    """How many repeats `run_bench` reports."""
     pairs = len(settings.dtypes) * len(settings.layouts)
-    turns = len(settings.shapes) * pairs if settings.layers else 0
-    return settings.repeats * (turns + (1 + pairs if settings.end_to_end else 0))
+    layers = len(settings.shapes) * pairs if settings.layers else 0
+    networks = 1 + len(NETWORKS) * pairs * len(step_tasks(settings)) if settings.end_to_end else 0
+    return settings.repeats * (layers + networks)

@@ -1,4 +1,4 @@
-"""What a bench measures: the shapes, the contenders and how often, checked before anything is run."""
+"""What a bench measures: the shapes, the compared layers and how often. Checked before anything is run."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -10,9 +10,10 @@ import torch
 from ..experiments.devices import choose_device
 from ..ops.signature import DEFAULT_SCALES, LARGEST_SCALE, check_scales
 
-CONTENDERS = ("conv2d", "conv2d_wide", "direct", "si_torch", "si")
+COMPARED = ("conv2d", "conv2d_wide", "direct", "si")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+SMALLEST_IMAGE = 32  # the networks halve an image five times
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,10 @@ class LayerShape:
     """One convolution of a network.
 
     Attributes:
-        in_channels, out_channels, kernel, padding: as `Conv2d` takes them.
+        in_channels, out_channels, kernel, padding, stride, groups: as `Conv2d` takes them.
         size: side of the input.
         batch: images, on a GPU.
         cpu_batch: images, on a CPU.
-        input_grad: whether the input needs a gradient; the image itself does not.
     """
 
     in_channels: int
@@ -34,14 +34,28 @@ class LayerShape:
     padding: int
     batch: int
     cpu_batch: int
-    input_grad: bool = True
+    stride: int = 1
+    groups: int = 1
+
+    @property
+    def output_size(self) -> int:
+        """Side of the output."""
+        return (self.size + 2 * self.padding - self.kernel) // self.stride + 1
 
 
 SHAPES = {
-    "mnist1": LayerShape(1, 36, 28, kernel=7, padding=0, batch=768, cpu_batch=128, input_grad=False),
+    "mnist1": LayerShape(1, 36, 28, kernel=7, padding=0, batch=768, cpu_batch=128),
     "mnist2": LayerShape(36, 64, 11, kernel=5, padding=0, batch=768, cpu_batch=128),
     "res56": LayerShape(64, 64, 56, kernel=3, padding=1, batch=64, cpu_batch=4),
     "res14": LayerShape(256, 256, 14, kernel=3, padding=1, batch=64, cpu_batch=4),
+    "stem": LayerShape(3, 64, 224, kernel=7, padding=3, batch=32, cpu_batch=2, stride=2),
+    "res28": LayerShape(128, 128, 28, kernel=3, padding=1, batch=64, cpu_batch=4),
+    "res7": LayerShape(512, 512, 7, kernel=3, padding=1, batch=64, cpu_batch=4),
+    "down56": LayerShape(64, 128, 56, kernel=3, padding=1, batch=64, cpu_batch=4, stride=2),
+    "conv31": LayerShape(48, 96, 31, kernel=5, padding=2, batch=128, cpu_batch=4),
+    "depthwise": LayerShape(96, 96, 56, kernel=7, padding=3, batch=64, cpu_batch=2, groups=96),
+    "single56": LayerShape(64, 64, 56, kernel=3, padding=1, batch=1, cpu_batch=1),
+    "large512": LayerShape(32, 32, 512, kernel=3, padding=1, batch=2, cpu_batch=1),
 }
 
 
@@ -53,15 +67,15 @@ class Settings:
         device: where to measure.
         name: of the files that are written.
         shapes, dtypes, layouts: names in `SHAPES`, `DTYPES` and `LAYOUTS`; every combination is measured.
-        contenders: names in `CONTENDERS`.
+        compare: the layers to measure, names in `COMPARED`.
         peers: further layers, as MODULE:CLASS.
         scales: of the layers that have any.
-        batch: images in every shape, instead of the shape's own number.
-        repeats: timings of each contender, of which the median counts.
-        graph: time replays of a captured CUDA graph instead of calls.
+        batch: images in every shape and training step, instead of their own numbers.
+        image_size: side of the images that ResNet-18 and the depthwise network see.
+        repeats: timings of each layer and network; the median counts.
         layers: measure single layers.
-        wide: measure `direct` and `si` at the squares of the scales as well, as many but further apart.
-        end_to_end: measure whole networks in training.
+        wide: measure `direct` and `si` with the squares of the scales as well: as many levels, further apart.
+        end_to_end: measure whole networks.
     """
 
     device: str = "cpu"
@@ -69,12 +83,12 @@ class Settings:
     shapes: tuple[str, ...] = tuple(SHAPES)
     dtypes: tuple[str, ...] = tuple(DTYPES)
     layouts: tuple[str, ...] = ("contiguous",)
-    contenders: tuple[str, ...] = CONTENDERS
+    compare: tuple[str, ...] = COMPARED
     peers: tuple[str, ...] = ()
     scales: tuple[float, ...] = DEFAULT_SCALES
     batch: int | None = None
+    image_size: int = 224
     repeats: int = 5
-    graph: bool = False
     layers: bool = True
     wide: bool = True
     end_to_end: bool = True
@@ -86,7 +100,7 @@ class Settings:
             "shapes": SHAPES,
             "dtypes": DTYPES,
             "layouts": LAYOUTS,
-            "contenders": CONTENDERS,
+            "compare": COMPARED,
         }
         for key, names in known.items():
             _check_names(key, getattr(self, key), names)
@@ -101,11 +115,13 @@ class Settings:
             raise ValueError(
                 f"`scales` must have squares of at most {LARGEST_SCALE}, or `wide` be left out, got {max(self.scales)}"
             )
-        for name, value in (("repeats", self.repeats), ("batch", self.batch)):
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {value}")
-        if self.graph and not self.on_gpu:
-            raise ValueError(f"`graph` needs a CUDA device, got `device` {self.device!r}")
+        for name, value, least in (
+            ("repeats", self.repeats, 1),
+            ("batch", self.batch, 1),
+            ("image_size", self.image_size, SMALLEST_IMAGE),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {value}")
         if not (self.layers or self.end_to_end):
             raise ValueError("`layers` or `end_to_end` must be measured, got neither")
 
@@ -132,14 +148,14 @@ def make_settings(
     shapes: str | None = None,
     dtypes: str | None = None,
     layouts: Sequence[str] = (),
-    contenders: str | None = None,
+    compare: str | None = None,
     scales: str | None = None,
     repeats: int | None = None,
     **others: Any,
 ) -> Settings:
-    """Settings from texts with commas; what is None or empty is the default, on a GPU with more repeats."""
+    """Settings from comma-separated texts; None or empty is the default, with more repeats on a GPU."""
     device = choose_device(device)
-    lists = {"shapes": shapes, "dtypes": dtypes, "layouts": ",".join(layouts), "contenders": contenders}
+    lists = {"shapes": shapes, "dtypes": dtypes, "layouts": ",".join(layouts), "compare": compare}
     named: dict[str, Any] = {
         key: tuple(part.strip() for part in text.split(",")) for key, text in lists.items() if text
     }
@@ -147,8 +163,7 @@ def make_settings(
         named["scales"] = _numbers(scales)
     if repeats is None:
         repeats = 11 if torch.device(device).type == "cuda" else 5
-    if name is None:
-        name = torch.device(device).type + ("-graph" if others.get("graph") else "")
+    name = torch.device(device).type if name is None else name
     return Settings(device=device, name=name, repeats=repeats, **named, **others)
 
 
@@ -168,7 +183,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _flags() -> dict[str, Any]:
-    """What PyTorch was set to: it decides how precise, and so how fast, products of float32 are."""
+    """The flags of PyTorch that speed depends on, such as whether float32 products use TF32."""
     return {
         "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
         "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,

@@ -1,4 +1,4 @@
-"""Tables from a result: every contender, the ratios that matter with their goals, the networks. Text only."""
+"""Tables from a result: the ratios that matter, every layer, the networks. Text only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,19 +30,24 @@ class Comparison:
 
     def __init__(self, rows: Sequence[LayerRow]) -> None:
         self.settings = list(dict.fromkeys((row.shape, row.dtype, row.layout) for row in rows))
-        self._rows = {(row.shape, row.dtype, row.layout, row.contender, row.scales): row for row in rows}
+        self._rows = {(row.shape, row.dtype, row.layout, row.layer, row.scales): row for row in rows}
 
-    def find(self, setting: tuple[str, str, str], contender: str, scales: str = "default") -> LayerRow | None:
-        return self._rows.get((*setting, contender, scales))
-
-
-def time_ratio(row: LayerRow | None, other: LayerRow | None) -> float | None:
-    """Of forward and backward together; None where one was not measured."""
-    both = (row and row.both, other and other.both)
-    return both[0].median_ms / both[1].median_ms if both[0] and both[1] else None
+    def find(self, setting: tuple[str, str, str], layer: str, scales: str = "default") -> LayerRow | None:
+        return self._rows.get((*setting, layer, scales))
 
 
-def memory_ratio(row: LayerRow | None, other: LayerRow | None) -> float | None:
+def has_graphs(rows: Sequence[LayerRow]) -> bool:
+    """Whether the rows are from a GPU, with replays of CUDA graphs beside eager calls."""
+    return any(row.graph_both for row in rows)
+
+
+def time_ratio(row: LayerRow | None, other: LayerRow | None, field: str = "both") -> float | None:
+    """Of one timing of two rows; None where one was not measured."""
+    times: list[Timing | None] = [getattr(each, field, None) for each in (row, other)]
+    return _time_ratio(*times)
+
+
+def memory_ratio(row: LayerRow | StepRow | None, other: LayerRow | StepRow | None) -> float | None:
     """Of the peaks; None where one was not measured."""
     memory = (row and row.memory, other and other.memory)
     return memory[0].peak_mib / memory[1].peak_mib if memory[0] and memory[1] else None
@@ -51,57 +56,68 @@ def memory_ratio(row: LayerRow | None, other: LayerRow | None) -> float | None:
 def sheets(result: Result) -> list[Sheet]:
     """What is printed: the ratios, then the networks; parts that were not measured are left out."""
     made = [
-        ratio_sheet(result.rows) if result.rows else None,
+        ratio_sheet(result.rows, result.settings["scales"]) if result.rows else None,
         epoch_sheet(result.epochs) if result.epochs else None,
         step_sheet(result.steps) if result.steps else None,
     ]
     return [sheet for sheet in made if sheet]
 
 
-def ratio_sheet(rows: Sequence[LayerRow]) -> Sheet:
-    """The layer against plain convolutions, a line per setting."""
-    header = (
-        *("shape", "dtype", "layout", "si, ms"),
-        *("si / conv2d_wide (goal ≤ 1)", "si / conv2d", "memory si / conv2d (goal ≤ 2)"),
-        *("si wide / default (goal ≤ 1.3)", "direct wide / default", "direct / si"),
-    )
+def ratio_sheet(rows: Sequence[LayerRow], scales: Sequence[float]) -> Sheet:
+    """`SIConv2d` beside plain convolutions, a line per setting; on a GPU, graph replays unless it says eager."""
+    on_gpu = has_graphs(rows)
+    both, forward = ("graph_both", "graph_forward") if on_gpu else ("both", "forward")
     compared = Comparison(rows)
     lines = []
     for setting in compared.settings:
         plain, wide, si, direct = (compared.find(setting, name) for name in ("conv2d", "conv2d_wide", "si", "direct"))
-        ratios = (
-            time_ratio(si, wide),
-            time_ratio(si, plain),
-            memory_ratio(si, plain),
-            time_ratio(compared.find(setting, "si", "wide"), si),
-            time_ratio(compared.find(setting, "direct", "wide"), direct),
-            time_ratio(direct, si),
-        )
-        lines.append((*setting, _ms(si.both if si else None), *map(_ratio, ratios)))
-    return Sheet("Forward and backward, ratios", header, lines)
+        cells = {
+            "SIConv2d, ms (graph)" if on_gpu else "SIConv2d, ms": _ms(getattr(si, both, None)),
+            "/ wide (graph)": _ratio(time_ratio(si, wide, "graph_both")),
+            "/ wide (eager)": _ratio(time_ratio(si, wide)),
+            "/ Conv2d": _ratio(time_ratio(si, plain, both)),
+            "forward / wide": _ratio(time_ratio(si, wide, forward)),
+            "memory / Conv2d": _ratio(memory_ratio(si, plain)),
+            _spread(scales): _ratio(time_ratio(compared.find(setting, "si", "wide"), si, both)),
+            "host, ms": _ms(si.host_both if si else None),
+            "written plainly / SIConv2d": _ratio(time_ratio(direct, si, both)),
+        }
+        if not on_gpu:
+            for column in ("/ wide (graph)", "memory / Conv2d", "host, ms"):
+                del cells[column]
+        lines.append((*setting, *cells.values()))
+    return Sheet("SIConv2d, forward and backward", ("shape", "dtype", "layout", *cells), lines)
 
 
 def layer_sheet(rows: Sequence[LayerRow]) -> Sheet:
-    """Every contender in every setting."""
-    header = (
-        *("shape", "dtype", "layout", "batch", "contender", "scales"),
-        *("forward, ms", "backward, ms", "both, ms", "peak, MiB", "both / conv2d_wide", "memory / conv2d"),
-    )
+    """Every layer in every setting."""
+    on_gpu = has_graphs(rows)
     compared = Comparison(rows)
     lines = []
     for row in rows:
         setting = (row.shape, row.dtype, row.layout)
-        ratios = (
-            time_ratio(row, compared.find(setting, "conv2d_wide")),
-            memory_ratio(row, compared.find(setting, "conv2d")),
-        )
-        times = (row.error or _ms(row.forward), _ms(row.backward), _ms(row.both), _peak(row.memory))
-        lines.append((*setting, str(row.batch), row.contender, row.scales, *times, *map(_ratio, ratios)))
-    return Sheet("Single layers", header, lines)
+        wide, plain = (compared.find(setting, name) for name in ("conv2d_wide", "conv2d"))
+        cells = {
+            "forward, ms": row.error or _ms(row.forward),
+            "backward, ms": _ms(row.backward),
+            "both, ms": _ms(row.both),
+            "/ wide": _ratio(time_ratio(row, wide)),
+        }
+        if on_gpu:
+            cells |= {
+                "forward, ms (graph)": _ms(row.graph_forward),
+                "both, ms (graph)": _ms(row.graph_both),
+                "/ wide (graph)": _ratio(time_ratio(row, wide, "graph_both")),
+                "host, ms": _ms(row.host_both),
+                "peak, MiB": _peak(row.memory),
+                "memory / Conv2d": _ratio(memory_ratio(row, plain)),
+            }
+        lines.append((*setting, str(row.batch), row.layer, row.scales, *cells.values()))
+    return Sheet("All layers", ("shape", "dtype", "layout", "batch", "layer", "scales", *cells), lines)
 
 
 def epoch_sheet(rows: Sequence[EpochRow]) -> Sheet:
-    """The paper's networks, each beside the ConvNet trained in the same company."""
+    """The paper's networks, each compared with ConvNet trained in equally many runs."""
     plain = {row.runs: row.seconds for row in rows if row.model == "convnet"}
     lines = []
     for row in rows:
@@ -114,34 +130,62 @@ def epoch_sheet(rows: Sequence[EpochRow]) -> Sheet:
 
 
 def step_sheet(rows: Sequence[StepRow]) -> Sheet:
-    """ResNet-18, plain and converted."""
-    plain = {(row.dtype, row.layout): row for row in rows if row.network == "plain"}
-    lines = []
+    """The larger networks, a line per setting with the plain and the converted network."""
+    pairs: dict[tuple[str, ...], dict[str, StepRow]] = {}
     for row in rows:
-        other = plain[row.dtype, row.layout]
-        time = row.step.median_ms / other.step.median_ms if row is not other else None
-        memory = row.memory.peak_mib / other.memory.peak_mib if row.memory and other.memory and time else None
-        images = f"{row.batch} of {row.size}×{row.size}"
-        measured = (_ms(row.step), _ratio(time), _peak(row.memory), _ratio(memory))
-        lines.append((row.network, row.dtype, row.layout, images, *measured))
-    header = ("network", "dtype", "layout", "images", "ms / step", "/ plain", "peak, MiB", "memory / plain")
-    return Sheet("A training step of ResNet-18", header, lines)
+        pairs.setdefault((row.network, row.task, row.dtype, row.layout, str(row.batch)), {})[row.variant] = row
+    on_gpu = any(row.graph for row in rows)
+    lines = []
+    for setting, pair in pairs.items():
+        plain, converted = pair["plain"], pair["converted"]
+        cells = {
+            "plain, ms": plain.error or _ms(plain.eager),
+            "converted, ms": converted.error or _ms(converted.eager),
+            "converted / plain": _ratio(_time_ratio(converted.eager, plain.eager)),
+        }
+        if on_gpu:
+            cells |= {
+                "plain, ms (graph)": _ms(plain.graph),
+                "converted, ms (graph)": _ms(converted.graph),
+                "converted / plain (graph)": _ratio(_time_ratio(converted.graph, plain.graph)),
+                "converted, eager / graph": _ratio(_time_ratio(converted.eager, converted.graph)),
+                "converted peak, MiB": _peak(converted.memory),
+                "memory / plain": _ratio(memory_ratio(converted, plain)),
+            }
+        lines.append((*setting, *cells.values()))
+    title = f"Networks, plain and converted, images of {rows[0].size}×{rows[0].size}"
+    return Sheet(title, ("network", "task", "dtype", "layout", "batch", *cells), lines)
 
 
 def footnotes(result: Result) -> list[str]:
-    """How the numbers came about."""
+    """How the numbers were measured."""
     where, asked = result.environment, result.settings
-    calls = "replays of a CUDA graph" if asked["graph"] else "calls"
+    on_gpu = asked["device"].startswith("cuda")
     tf32 = "on" if asked["flags"]["cudnn_allow_tf32"] else "off"
-    precision = f", TF32 in convolutions {tf32}" if asked["device"].startswith("cuda") else ""
+    precision = f", TF32 in convolutions {tf32}" if on_gpu else ""
     scales = ", ".join(f"{scale:.3g}" for scale in asked["scales"])
-    return [
-        f"Medians over {asked['repeats']} repeats in which all contenders take turns, {calls}, on {where['device']}, "
-        f"{where['threads']} CPU threads, PyTorch {where['torch']}{precision}.",
-        f"Scales {scales}; wide: their squares. conv2d_wide has {len(asked['scales'])} times the maps. "
-        "direct is the layer written plainly with F.interpolate, si_torch the layer without fused kernels.",
-        f"Memory is the peak of forward and backward on the device; commit {where['commit'] or 'unknown'}.",
+    notes = [
+        f"Medians of {asked['repeats']} interleaved repeats on {where['device']}, {where['threads']} CPU threads, "
+        f"PyTorch {where['torch']}{precision}; commit {where['commit'] or 'unknown'}.",
+        f"Scales {scales}; wide scales are their squares. wide, or conv2d_wide, is Conv2d with {len(asked['scales'])} "
+        "times the maps; written plainly, or direct, is the layer with F.interpolate. Forward and backward include the "
+        "gradient of the input.",
     ]
+    if on_gpu:
+        notes.append(
+            "graph: replays of a CUDA graph, the time of the device alone; eager: calls, as a user makes them; host: "
+            "wall time to issue forward and backward on an idle device, without waiting for it. Columns that name "
+            "neither are graph. Memory is the peak of forward and backward on the device."
+        )
+    return notes
+
+
+def _spread(scales: Sequence[float]) -> str:
+    return f"scales to {max(scales) ** 2:.3g} / to {max(scales):.3g}"
+
+
+def _time_ratio(timing: Timing | None, other: Timing | None) -> float | None:
+    return timing.median_ms / other.median_ms if timing and other else None
 
 
 def _ms(timing: Timing | None) -> str:

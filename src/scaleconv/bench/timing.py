@@ -1,13 +1,13 @@
-"""Clocks for CPU and GPU, timing in turns, and peak memory.
+"""Clocks for CPU and GPU, interleaved timing, and peak memory.
 
-All contenders of a comparison run once in every repeat, so that whatever drifts (clocks, temperature, other load) hits
-them alike. A timing takes as many iterations as make it last; what must not be timed is prepared before the clock runs.
+Everything that is compared runs once in every repeat, so that drift (clocks, temperature, other load) affects all
+alike. A short call is iterated until the timing lasts; what must not be timed is prepared before the clock starts.
 """
 
 import gc
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -16,10 +16,10 @@ import torch
 
 Key = TypeVar("Key", bound=Hashable)
 Run = Callable[[], None]
-Work = Callable[[int], Run]  # prepares so many iterations, and returns what is to be timed
-Tick = Callable[[str], None]  # told after every repeat, for display only
+Workload = Callable[[int], Run]  # prepares so many iterations, and returns what is to be timed
+Tick = Callable[[str], None]  # called after every repeat, for display only
 
-LEAST_MS = 2.0  # a shorter timing would show the clock and the first launch
+LEAST_MS = 2.0  # a shorter timing would mostly be the clock and the first launch
 MOST_ITERATIONS = 100
 WARM_UP = 3
 
@@ -42,8 +42,8 @@ class Memory:
     peak_mib: float
 
 
-def repeated(call: Callable[[], object]) -> Work:
-    """The work that does the same call again and again, and needs no preparation."""
+def repeated(call: Callable[[], object]) -> Workload:
+    """The workload that repeats one call, and needs no preparation."""
 
     def prepare(count: int) -> Run:
         def run() -> None:
@@ -56,7 +56,7 @@ def repeated(call: Callable[[], object]) -> Work:
 
 
 def milliseconds(run: Run, device: str) -> float:
-    """How long it takes, on a GPU until the last kernel has ended."""
+    """Wall time of `run`; on a GPU by events, until its last kernel has ended."""
     if torch.device(device).type != "cuda":
         begin = time.perf_counter()
         run()
@@ -70,40 +70,66 @@ def milliseconds(run: Run, device: str) -> float:
     return float(start.elapsed_time(end))
 
 
-def time_in_turns(
-    works: Mapping[Key, Work],
+def time_interleaved(
+    workloads: Mapping[Key, Workload],
     device: str,
     repeats: int,
     tick: Callable[[], None] = lambda: None,
     *,
     warm_up: int = WARM_UP,
 ) -> dict[Key, Timing]:
-    """Time every work once per repeat, after some calls that do not count; each repeat begins with another one."""
-    iterations = {key: _iterations(work, device, warm_up) for key, work in works.items()}
-    samples: dict[Key, list[float]] = {key: [] for key in works}
-    keys = list(works)
+    """Time every workload once per repeat, after calls that do not count; the order rotates from repeat to repeat."""
+    iterations = {key: _iterations(workload, device, warm_up) for key, workload in workloads.items()}
+    samples: dict[Key, list[float]] = {key: [] for key in workloads}
     for repeat in range(repeats):
-        first = repeat % max(len(keys), 1)
-        for key in keys[first:] + keys[:first]:
-            run = works[key](iterations[key])
+        for key in _rotated(workloads, repeat):
+            run = workloads[key](iterations[key])
             samples[key].append(milliseconds(run, device) / iterations[key])
         tick()
-    return {key: Timing(median(times), min(times), max(times), iterations[key]) for key, times in samples.items()}
+    return {key: _summary(times, iterations[key]) for key, times in samples.items()}
 
 
-def _iterations(work: Work, device: str, warm_up: int) -> int:
-    """How many iterations make a timing long enough; the calls that tell it also warm up."""
-    once = min(milliseconds(work(1), device) for _ in range(warm_up))
+def time_host(calls: Mapping[Key, Callable[[], object]], repeats: int) -> dict[Key, Timing]:
+    """Time the host needs to issue each call on a GPU: the device is idle before the call, and not waited for.
+
+    The calls must have been warmed up.
+    """
+    samples: dict[Key, list[float]] = {key: [] for key in calls}
+    for repeat in range(repeats):
+        for key in _rotated(calls, repeat):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            result = calls[key]()
+            samples[key].append(1000 * (time.perf_counter() - begin))
+            del result  # freed after the clock was read
+    torch.cuda.synchronize()
+    return {key: _summary(times, 1) for key, times in samples.items()}
+
+
+def _rotated(keys: Iterable[Key], repeat: int) -> list[Key]:
+    """The keys, each repeat beginning with the next one."""
+    ordered = list(keys)
+    first = repeat % max(len(ordered), 1)
+    return ordered[first:] + ordered[:first]
+
+
+def _summary(times: Sequence[float], iterations: int) -> Timing:
+    return Timing(median(times), min(times), max(times), iterations)
+
+
+def _iterations(workload: Workload, device: str, warm_up: int) -> int:
+    """How many iterations make a timing long enough; finding out also warms up."""
+    once = min(milliseconds(workload(1), device) for _ in range(warm_up))
     return min(max(math.ceil(LEAST_MS / max(once, 1e-6)), 1), MOST_ITERATIONS)
 
 
 def peak_memory(call: Callable[[], object], device: str) -> Memory | None:
-    """Memory of one call on a GPU, everything not alive given back first; None on a CPU."""
+    """Memory of one call on a GPU, after cached memory was released; None on a CPU."""
     if torch.device(device).type != "cuda":
         return None
     torch.cuda.synchronize()
     gc.collect()
-    torch._C._cuda_clearCublasWorkspaces()  # they belong to whoever multiplied matrices before
+    torch._C._cuda_clearCublasWorkspaces()  # left by whoever multiplied matrices before
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()
