@@ -121,7 +121,7 @@ def test_only_the_gradients_asked_for_are_computed(wanted):
     every = apart()
     tensors = [tensor.detach().clone().requires_grad_(want) for tensor, want in zip(every, wanted, strict=True)]
     output = si_conv2d(*tensors, scales=SCALES)
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
         output.square().sum().backward()
     computed = Counter(event.name for event in profiled.events())
     # two levels beside scale 1, whose gradients one call gives

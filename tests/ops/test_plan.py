@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from loops import calls
 from scaleconv import DEFAULT_SCALES
+from scaleconv.ops.convolution import library_call
 from scaleconv.ops.plan import MOST_PATCHES, Budget, choose_form, make_plan
 from scaleconv.ops.signature import make_signature
 
@@ -216,3 +217,15 @@ def test_a_plan_is_made_once():
     assert make_plan(make_signature(*call), True, 2, False) is not plan
     assert make_plan(make_signature(*call), False, 2, True) is not plan
     assert make_plan(make_signature(*call, scales=DEFAULT_SCALES[1:]), False, 2, False) is not plan
+
+
+@given(calls(), st.sampled_from([None, "dense", "strided", "im2col"]), st.booleans())
+def test_a_library_is_given_a_stride_only_for_several_taps_and_several_outputs(call, form, gpu):
+    shape, weight_shape, stride, padding, dilation, groups, scales, antialias = call
+    signature = make_signature(shape, weight_shape, stride, padding, dilation, groups, scales)
+    strides = [(library_call(signature).stride, (signature.height.output_size, signature.width.output_size))]
+    plan = make_plan(signature, antialias, shape[0], gpu, form)
+    strides += [(canvas.stride, canvas.response) for canvas in plan.canvases]
+    for given_stride, outputs in strides:
+        for one, taps, count in zip(given_stride, weight_shape[2:], outputs, strict=True):
+            assert one == 1 or (taps > 1 and count > 1)

@@ -7,12 +7,15 @@ depthwise layers. The input itself is convolved here as well, for scale 1. Pixel
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .geometry import Axis
 from .plan import Canvas, Plan
 from .signature import Signature
 
@@ -38,35 +41,68 @@ def _in_safe_layout(stride: Sequence[int], *tensors: Tensor) -> Sequence[Tensor]
 
 
 def conv2d(images: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature) -> Tensor:
-    stride, padding, dilation, uneven = _arguments(signature)
-    images, weight = _in_safe_layout(stride, F.pad(images, uneven) if any(uneven) else images, weight)
-    return F.conv2d(images, weight, bias, stride, padding, dilation, signature.groups)
+    call = library_call(signature)
+    images, weight = _in_safe_layout(call.stride, call.seen(images), weight)
+    return F.conv2d(images, weight, bias, call.stride, call.padding, call.dilation, signature.groups)
 
 
 def conv2d_backward(
     grad: Tensor, images: Tensor, weight: Tensor, signature: Signature, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the images as pixels (N, H, W, C), and of the weight."""
-    stride, padding, dilation, uneven = _arguments(signature)
-    padded = F.pad(images, uneven) if any(uneven) else images
-    grad, padded, weight = _in_safe_layout(stride, grad, padded, weight)
-    to_padded, to_weight, _ = torch.ops.aten.convolution_backward(
-        grad, padded, weight, None, stride, padding, dilation, False, [0, 0], signature.groups, [*needed[:2], False]
-    )
-    height, width = images.shape[2:]
-    return to_pixels(to_padded[..., :height, :width]) if needed[0] else None, to_weight
+    call = library_call(signature)
+    grad, seen, weight = _in_safe_layout(call.stride, grad, call.seen(images), weight)
+    to_seen, to_weight, _ = torch.ops.aten.convolution_backward(
+        grad, seen, weight, None, call.stride, call.padding, call.dilation, False, [0, 0], signature.groups,
+        [*needed[:2], False],
+    )  # fmt: skip
+    return to_pixels(call.to_images(to_seen, images)) if needed[0] else None, to_weight
 
 
-def _arguments(signature: Signature) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Stride, padding and dilation of the layer; and what there is more padding behind than before, for `F.pad`."""
-    axes = (signature.height, signature.width)
-    behind = [axis.padding[1] - axis.padding[0] for axis in axes]
-    return (
-        [axis.stride for axis in axes],
-        [axis.padding[0] for axis in axes],
-        [axis.dilation for axis in axes],
-        [0, behind[1], 0, behind[0]],
-    )
+@dataclass(frozen=True)
+class LibraryCall:
+    """How a library is to convolve the images.
+
+    A stride matters along an axis only where there are several taps and several outputs. Elsewhere the pixels that
+    are read are picked here and the stride is 1: that is less to read, and oneDNN has errors in these corners. With
+    one column of outputs and a stride of (1, n) it leaves outputs unwritten; the gradient of a strided 1×1 filter in
+    channels_last writes beyond its memory if there are few channels.
+    """
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    framed: list[int]  # padding by us, in the order of `F.pad`
+    picked: tuple[slice, slice]
+
+    def seen(self, images: Tensor) -> Tensor:
+        padded = F.pad(images, self.framed) if any(self.framed) else images
+        return padded[..., self.picked[0], self.picked[1]]
+
+    def to_images(self, to_seen: Tensor, images: Tensor) -> Tensor:
+        """The gradient of the images from that of `seen`."""
+        (left, right, above, below), (height, width) = self.framed, images.shape[2:]
+        if to_seen.shape[2:] == (height + above + below, width + left + right):
+            to_padded = to_seen
+        else:
+            to_padded = to_seen.new_zeros((*images.shape[:2], height + above + below, width + left + right))
+            to_padded[..., self.picked[0], self.picked[1]] = to_seen
+        return to_padded[..., above : above + height, left : left + width]
+
+
+@lru_cache(maxsize=1024)
+def library_call(signature: Signature) -> LibraryCall:
+    high, wide = _along(signature.height), _along(signature.width)
+    dilation = [signature.height.dilation, signature.width.dilation]
+    return LibraryCall([high[0], wide[0]], [high[1], wide[1]], dilation, [*wide[2], *high[2]], (high[3], wide[3]))
+
+
+def _along(axis: Axis) -> tuple[int, int, tuple[int, int], slice]:
+    """Stride and padding that are left to the library, padding by us, and the pixels to pick."""
+    if axis.stride == 1 or axis.stride_matters(axis.output_size):
+        return axis.stride, axis.padding[0], (0, axis.padding[1] - axis.padding[0]), slice(None)
+    last = axis.stride * (axis.output_size - 1) + axis.reach
+    return 1, 0, axis.padding, slice(0, last + 1, axis.stride if axis.kernel == 1 else 1)
 
 
 def convolve(sampled: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Tensor:

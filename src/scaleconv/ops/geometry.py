@@ -54,8 +54,16 @@ class Axis:
 
     def response_size(self, size: int) -> int:
         """Responses of the convolution to an input of this size; below 1 if the kernel does not fit."""
-        reach = self.dilation * (self.kernel - 1) + 1
-        return (size + sum(self.padding) - reach) // self.stride + 1
+        return (size + sum(self.padding) - self.reach - 1) // self.stride + 1
+
+    @property
+    def reach(self) -> int:
+        """Pixels from the first tap of the kernel to the last."""
+        return self.dilation * (self.kernel - 1)
+
+    def stride_matters(self, outputs: int) -> bool:
+        """Whether a convolution needs a stride to give so many outputs: with one tap, its pixels can be picked."""
+        return self.kernel > 1 and outputs > 1
 
     @property
     def output_size(self) -> int:
@@ -68,7 +76,7 @@ class Axis:
         if size < 1 or response_size < 1:
             return None
         input_centre, level_centre = (self.length - 1) / 2, (size - 1) / 2
-        kernel_centre = self.dilation * (self.kernel - 1) / 2 - self.padding[0]
+        kernel_centre = self.reach / 2 - self.padding[0]
         sources = tuple((q - level_centre) / scale + input_centre for q in range(size))
         targets = [
             (scale * (self.stride * p + kernel_centre - input_centre) + level_centre - kernel_centre) / self.stride

@@ -282,7 +282,14 @@ def _canvas(
     height, width = signature.height, signature.width
     step = (1, 1) if form != "strided" else (levels[0].height.step, levels[0].width.step)
     kernel = (height.kernel, width.kernel)
-    stride = kernel if form == "im2col" else (height.stride * step[0], width.stride * step[1])
+    stride = (
+        kernel
+        if form == "im2col"
+        else (
+            height.stride * step[0] if height.kernel > 1 else 1,
+            width.stride * step[1] if width.kernel > 1 else 1,
+        )
+    )
     dilation = (1, 1) if form == "im2col" else (height.dilation, width.dilation)
     strips, top = [], 0
     for level, band in zip(levels, bands, strict=True):
@@ -304,17 +311,13 @@ def _canvas(
     )
     taps = kernel if form == "im2col" and (planar or signature.groups == 1) else None
     cut = any(band.stop - band.start < len(level.height.targets) for level, band in zip(levels, bands, strict=True))
+    stride = (stride[0] if response[0] > 1 else 1, stride[1] if response[1] > 1 else 1)  # as in `Axis.stride_matters`
     return Canvas(form, tuple(strips), size, (response[0], response[1]), stride, dilation, taps, planar, cut)
 
 
 def _by_tap(axis: AxisMap, kernel: int) -> AxisMap:
     """Rows (p, k) in the order (k, p)."""
     return axis.rows(torch.arange(len(axis)).view(-1, kernel).mT.flatten())
-
-
-def axis_reach(axis: Axis) -> int:
-    """Pixels from the first tap of the kernel to the last."""
-    return axis.dilation * (axis.kernel - 1)
 
 
 def _shifted(part: slice, offset: int) -> slice:
@@ -326,21 +329,23 @@ def _axis_maps(axis: Axis, on: AxisLevel, form: Form, support: float, outputs: s
 
     With A the sampling of the level, zeros of the padding included, and output p reading between responses b and b + 1
     at the fraction f: dense keeps the rows of A that the responses need; strided blends them, (1 − f)·A[j] +
-    f·A[j + t]; im2col does the same for every tap k, (1 − f)·A[t·b + d·k] + f·A[t·(b + 1) + d·k].
+    f·A[j + t]; im2col does the same for every tap k, (1 − f)·A[t·b + d·k] + f·A[t·(b + 1) + d·k]. A kernel of one tap
+    needs only the rows that its responses lie at.
     """
     sampled = linear_map(on.sources, axis.length, support)
     sampled = sampled.framed(axis.padding[0], axis.padding[1] + axis.stride)
     targets = on.targets[outputs]
     aligned = linear_map(targets, on.response_size)
-    stride, reach = axis.stride, axis_reach(axis)
+    stride, reach = axis.stride, axis.reach
     if form == "dense":
         used = aligned.index[aligned.weight != 0]
         first, last = int(used.min()), int(used.max())
-        needed = slice(stride * first, stride * last + reach + 1)
+        needed = slice(stride * first, stride * last + reach + 1, stride if axis.kernel == 1 else 1)
         return sampled.rows(needed), aligned.shifted(first, last - first + 1)
     before, fraction = aligned.index[:, 0], aligned.weight[:, 1:]  # (outputs), (outputs, 1)
     if form == "strided":
-        rows = stride * before[0] + torch.arange(stride * on.step * (len(targets) - 1) + reach + 1)
+        last = stride * on.step * (len(targets) - 1) + reach
+        rows = stride * before[0] + torch.arange(0, last + 1, stride * on.step if axis.kernel == 1 else 1)
         fraction = fraction[:1]
     else:
         rows = (stride * before[:, None] + axis.dilation * torch.arange(axis.kernel)).flatten()

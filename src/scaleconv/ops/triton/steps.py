@@ -40,7 +40,7 @@ def _read_pixels(
 
 @triton.jit
 def _read(
-    source, winner, code, start, row_index, row_weight, row, row_entries, col_index, col_weight, column, col_entries,
+    source, winner, code, row_index, row_weight, row, row_entries, col_index, col_weight, column, col_entries,
     inside, live, channel, MASKED: tl.constexpr, UNROLLED: tl.constexpr, VECTOR: tl.constexpr,
     BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -52,7 +52,7 @@ def _read(
     if (UNROLLED == 1) | (UNROLLED == 2):
         for i in tl.static_range(UNROLLED):
             weight_y = tl.load(row_weight + row * UNROLLED + i)
-            line = start + tl.load(row_index + row * UNROLLED + i)
+            line = tl.load(row_index + row * UNROLLED + i)
             for j in tl.static_range(UNROLLED):
                 total = _read_pixels(
                     total, source, winner, code, line, weight_y, col_index, col_weight, column * UNROLLED + j, inside,
@@ -62,7 +62,7 @@ def _read(
         for i in range(row_entries):
             weight_y = tl.load(row_weight + row * row_entries + i)
             if weight_y != 0:
-                line = start + tl.load(row_index + row * row_entries + i)
+                line = tl.load(row_index + row * row_entries + i)
                 if UNROLLED > 0:
                     for j in tl.static_range(UNROLLED):
                         total = _read_pixels(
@@ -97,14 +97,16 @@ def _write_canvas(
     MASKED: tl.constexpr, UNROLLED: tl.constexpr, VECTOR: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     image, row, x, channel, inside, live = _block(rows, width, channels, VECTOR, BLOCK_X, BLOCK_C)
+    start, begin = tl.multiple_of(image * source_image, VECTOR), tl.multiple_of(image * result_image, VECTOR)
+    source, winner, result = source + start, winner + start, result + begin
     strip = tl.load(row_strip + row)
     code = tl.load(codes + strip) // 2
     at = tl.load(row_at + row) + tl.load(col_at + x, mask=inside, other=0)
     total = _read(
-        source, winner, code, image * source_image, row_index, row_weight, row, row_entries, col_index, col_weight,
-        strip * width + x, col_entries, inside, live, channel, MASKED, UNROLLED, VECTOR, BLOCK_X, BLOCK_C,
+        source, winner, code, row_index, row_weight, row, row_entries, col_index, col_weight, strip * width + x,
+        col_entries, inside, live, channel, MASKED, UNROLLED, VECTOR, BLOCK_X, BLOCK_C,
     )  # fmt: skip
-    to = tl.multiple_of(image * result_image + at[:, None] + channel, (1, VECTOR))
+    to = tl.multiple_of(at[:, None] + channel, (1, VECTOR))
     tl.store(result + to, total.to(result.dtype.element_ty), mask=inside[:, None] & live)
 
 
@@ -116,8 +118,10 @@ def _read_canvas(
     VECTOR: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     image, row, x, channel, inside, live = _block(rows, width, channels, VECTOR, BLOCK_X, BLOCK_C)
+    start, begin = tl.multiple_of(image * canvas_image, VECTOR), tl.multiple_of(image * result_image, VECTOR)
+    canvas, result, winner = canvas + start, result + begin, winner + begin
     at = tl.load(row_at + row) + tl.load(col_at + x, mask=inside, other=0)
-    to = tl.multiple_of(image * result_image + at[:, None] + channel, (1, VECTOR))
+    to = tl.multiple_of(at[:, None] + channel, (1, VECTOR))
     written = inside[:, None] & live
     won = tl.zeros((BLOCK_X, BLOCK_C), dtype=tl.int32)
     if START:
@@ -131,7 +135,7 @@ def _read_canvas(
         if tl.load(row_weight + line * row_entries) != 0:  # the strip covers this row
             column = strip * width + x
             aligned = _read(
-                canvas, canvas, 0, image * canvas_image, row_index, row_weight, line, row_entries, col_index,
+                canvas, canvas, 0, row_index, row_weight, line, row_entries, col_index,
                 col_weight, column, col_entries, inside, live, channel, False, UNROLLED, VECTOR, BLOCK_X, BLOCK_C,
             )  # fmt: skip
             if COMPETE:
