@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 from loops import calls, random, tensors_of
 from scaleconv.ops.plan import Budget, make_plan
@@ -52,19 +52,20 @@ def assert_agrees_with_float64(tensors, of_gpu, of_cpu, dtype=torch.float32):
 
 
 SMALL = {"scales": (1, 0.7, 1.5)}
+BOTH = {"dense", "strided"}
 BOTH_SIDES = {"scales": (1, 2), "groups": 3, "stride": 2, "padding": 1}
 # Shapes, arguments, form and budget; then what the plan is: its forms, whether planar, strips on the first canvas.
 CASES = {
     "dense, shared": ((1, 16, 4, 3), (2, 16, 2, 2), SMALL, "dense", EVERYTHING_SHARED, {"dense"}, False, 3),
     "dense, each alone": ((1, 16, 4, 3), (2, 16, 2, 2), {"scales": (1, 0.7)}, "dense", SPLIT, {"dense"}, False, 1),
     "strided": ((1, 16, 4, 3), (3, 16, 2, 2), {"scales": (1, 2)}, "strided", SPLIT, {"strided"}, False, 1),
-    "gathered": ((1, 16, 4, 3), (2, 16, 2, 2), {"scales": (1, 0.7, 2)}, None, SPLIT, {"dense", "im2col"}, False, 1),
+    "many channels": ((1, 16, 4, 3), (2, 16, 2, 2), {"scales": (1, 0.7, 2)}, None, SPLIT, BOTH, False, 1),
     "planar groups": ((2, 4, 4, 3), (4, 2, 2, 2), {"scales": (0.7, 1), "groups": 2}, None, SPLIT, {"im2col"}, True, 1),
     "planar, strided": (
         (3, 1, 5, 4), (2, 1, 3, 2), {"scales": (2, 1), "stride": (2, 1)}, None, SPLIT, {"im2col"}, True, 1
     ),
     "depthwise": ((1, 3, 4, 3), (3, 1, 2, 2), SMALL | {"groups": 3}, None, None, {"dense"}, False, 3),
-    "depthwise, strided": ((1, 3, 5, 4), (3, 1, 2, 2), BOTH_SIDES, None, SPLIT, {"dense", "strided"}, False, 1),
+    "depthwise, strided": ((1, 3, 5, 4), (3, 1, 2, 2), BOTH_SIDES, None, SPLIT, BOTH, False, 1),
     "bands": ((1, 16, 5, 4), (2, 16, 2, 2), {"scales": (1, 1.5)}, "dense", Budget(0, 150), {"dense"}, False, 1),
     "planar bands": ((2, 1, 5, 4), (2, 1, 2, 2), {"scales": (1, 1.5)}, None, Budget(0, 100), {"im2col"}, True, 1),
 }  # fmt: skip
@@ -106,6 +107,7 @@ def test_any_call_agrees_with_float64(call, form, budget, wider, seed):
     (images, channels, *size), (filters, per_group, *kernel), stride, padding, dilation, groups, scales, antialias = (
         call
     )
+    assume(all(a == b or abs(a - b) > 1e-6 * b for a in scales for b in scales))  # or rounding decides who wins
     wider = wider if ON_GPU else 1
     if not ON_GPU:
         size = [min(n, d * (k - 1) + 3) for n, d, k in zip(size, dilation, kernel, strict=True)]

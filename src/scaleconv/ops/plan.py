@@ -151,8 +151,7 @@ class Plan:
 
 
 FEW_CHANNELS = 16
-# Pixels of patches, for one of a dense canvas, up to which im2col is the faster: on a GPU and on a CPU.
-PATCHES = (1.5, 4.0)
+PATCHES = 4.0  # pixels of patches, for one of a dense canvas, up to which im2col is the faster on a CPU
 MOST_PATCHES = 2**17  # pixels beyond which a CPU would have to keep too much of where they are read
 # On a GPU a small layer takes as long as the host needs to launch it. Up to so many elements of all levels, those that
 # are not strided are dense and share one canvas, and with fewer still all do. Levels as wide as this part of the widest
@@ -161,18 +160,20 @@ SHARED, TINY, AS_WIDE = 2**24, 2**22, 0.7
 
 
 def choose_form(signature: Signature, level: Level, gpu: bool) -> Form:
-    """The fastest form of a level; docs/performance.md has the times that this rule rests on."""
-    channels = signature.in_channels // signature.groups
-    if gpu and not signature.depthwise and (channels < FEW_CHANNELS or signature.groups > 1):
-        return "im2col"
-    axes = ((signature.height, level.height), (signature.width, level.width))
-    patches, pixels = (
-        math.prod(axis.kernel * len(on.targets) for axis, on in axes),
-        level.height.size * level.width.size,
-    )
-    many = channels >= FEW_CHANNELS and signature.groups == 1
-    few = patches <= (PATCHES[0] * pixels if gpu else min(PATCHES[1] * pixels, MOST_PATCHES))
-    if many and few and level.scale > 1:
+    """The fastest form of a level; docs/performance.md has the times that this rule rests on.
+
+    A GPU takes im2col where a library would leave most of it idle: for few channels and for groups. A CPU takes it for
+    many channels where a level is enlarged so far that its patches are not many more than its pixels.
+    """
+    few = signature.in_channels // signature.groups < FEW_CHANNELS or signature.groups > 1
+    if gpu:
+        gathered = few and not signature.depthwise
+    else:
+        axes = ((signature.height, level.height), (signature.width, level.width))
+        patches = math.prod(axis.kernel * len(on.targets) for axis, on in axes)
+        pixels = level.height.size * level.width.size
+        gathered = not few and level.scale > 1 and patches <= min(PATCHES * pixels, MOST_PATCHES)
+    if gathered:
         return "im2col"
     return "strided" if level.regular else "dense"
 
@@ -215,7 +216,7 @@ def _make_plan(
         tiny = elements <= TINY
         forms = ["strided" if level.regular and not tiny else "dense" for level in levels]
     forms = [_possible(signature, level, kind, gpu) for level, kind in zip(levels, forms, strict=True)]
-    planar = gpu and set(forms) == {"im2col"} and not signature.depthwise
+    planar = gpu and forms[0] == "im2col"  # and so all of them
     # Scale 1 comes first. A library convolves the input for it, unless it has company or a kernel of ours.
     alone = not (share or planar or (gpu and signature.depthwise))
     canvases = []
