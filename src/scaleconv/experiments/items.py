@@ -107,7 +107,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not (key.strip() and equals):
         raise ValueError(f"`set` must be KEY=VALUE, such as training.epochs=3, got {text!r}")
-    if len(text.splitlines()) > 1:
+    if re.search(r"[\r\n]", text):
         raise ValueError(f"`set` must be one KEY=VALUE on one line; give --set twice to set two keys, got {text!r}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]

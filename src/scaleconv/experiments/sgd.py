@@ -27,7 +27,9 @@ def choose_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=device).item()  # a device such as `meta` holds no numbers
+        torch.empty(0, device=device)
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"`device` must be one this machine has, got {device!r} ({reason})") from None
