@@ -41,6 +41,8 @@ def test_a_measure_without_an_arrangement_has_a_panel_per_series(monkeypatch):
     assert [panel.title for panel in panels] == ["a", "plain"]
     assert [[line.title for line in panel.lines] for panel in panels] == [["ConvNet", "SI-ConvNet"]] * 2
     assert panels[0].lines[0].at(2).mean == 4
+    (alone,) = make_panels(item, [record("convnet", series={"a": ((1,), (2,))}, kind="luck")])
+    assert alone.title == ""
 
 
 def test_winners_have_a_panel_per_layer_and_a_line_per_level():

@@ -23,7 +23,7 @@ from .direct import DirectSIConv2d, milliseconds
 from .items import STUDIES
 from .panels import Line, Panel, make_panels, of_model, series_values
 from .records import Record, Series, describe_environment, read_record, record_name, write_record
-from .report import footnotes, joined, repeats
+from .report import counted, footnotes, joined, repeats
 from .run import run_item
 from .train import Silent, Watcher
 
@@ -227,6 +227,6 @@ def _footnotes(item: CostStudy, records: Sequence[Record]) -> list[str]:
     return [
         f"Batches of {batch}, on {devices}.",
         f"Time is the median of {calls} calls, on a GPU replays of a CUDA graph, which leave out the host; "
-        f"mean ± standard deviation over {repeats(records)} repeats.",
+        f"mean ± standard deviation over {counted(repeats(records), 'repeat')}.",
         "Operations count the resampling too; the paper's formula does not.",
     ]

@@ -2,7 +2,8 @@
 
 A measure is one function, registered under the name that `kind` of a file's `[measure]` section gives. It takes a run,
 its trained network and its digits, and returns series for the record. Each series becomes a panel of the figure with a
-line per model, unless `panels.py` arranges it otherwise.
+line per model, unless `panels.py` arranges it otherwise. The mean of a series called `test_error` becomes the test
+error of the run.
 
 Here are errors at unfamiliar scales (figure 5a), the invariance of neurons (figure 3), and two measures that the paper
 does not have: which level wins, and how equivariant features are.

@@ -128,9 +128,9 @@ def _panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
 
 
 def _panel_per_series(item: Experiment, records: Sequence[Record]) -> list[Panel]:
-    """A panel for each series, in the order of the records; the part of its name before a dot is left out."""
+    """A panel for each series, in the order of the records; its title is the part of the name after the last dot."""
     names = list(dict.fromkeys(name for record in records for name in record.series))
-    return [model_panel(item, records, name, name.rpartition(".")[2]) for name in names]
+    return [model_panel(item, records, name, name.rpartition(".")[2] if len(names) > 1 else "") for name in names]
 
 
 def _test_scale_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:

@@ -59,7 +59,7 @@ def _footnotes(item: Experiment, records: Sequence[Record]) -> list[str]:
     if not records:
         return ["No records yet."]
     if not item.is_table:
-        return [f"Mean ± standard deviation over {repeats(records)} folds.", *_training_notes(records)]
+        return [f"Mean ± standard deviation over {counted(repeats(records), 'fold')}.", *_training_notes(records)]
     baseline = TITLES[item.baseline]
     return [
         "Test error in percent, mean ± standard deviation over folds.",
@@ -85,7 +85,7 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
     pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
     epochs = joined(count for _, count in pairs)  # in the order of the digits
     maps = joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
-    return [f"{digits} for {epochs} epochs, on {devices}; {maps} feature maps."]
+    return [f"{digits} for {counted(epochs, 'epoch')}, on {devices}; {maps} feature maps."]
 
 
 def _trained_on(record: Record) -> int:
@@ -100,7 +100,8 @@ def _feature_notes(records: Sequence[Record]) -> list[str]:
     if machines:
         hidden = numbers(record.config[record.model]["hidden"] for record in machines)
         epochs = numbers(len(record.history) for record in machines)
-        lines.append(f"RBMs: {hidden} hidden units, {epochs} epochs without labels, then a softmax classifier.")
+        trained = f"{counted(epochs, 'epoch')} without labels"
+        lines.append(f"RBMs: {hidden} hidden units, {trained}, then a softmax classifier.")
     for row in make_rows(machines, {}, "rbm"):
         if row.change is not None:
             p = "" if row.p is None else f" (p = {row.p:.3f})"
@@ -126,6 +127,11 @@ def joined(values: Iterable[object]) -> str:
 def numbers(values: Iterable[int]) -> str:
     """Different numbers, the smallest first."""
     return " / ".join(map(str, sorted(set(values))))
+
+
+def counted(number: str, noun: str) -> str:
+    """A number with its noun: 1 epoch, 2 epochs."""
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
 def check_item(item: Item, records: Sequence[Record]) -> None:
