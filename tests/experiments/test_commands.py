@@ -155,7 +155,12 @@ WRONG = {
     "points": (("reproduce", "fig4a", "--set", "points=3"), "`points` in fig4a.toml must be a list of tables, got 3"),
     "no numbers": (("reproduce", "table1", "--device", "meta"), "`device` must be one this machine has, got 'meta'"),
     "pattern": (("show", "table1-**"), "`name` must be a folder's name", "'table1-**'"),
-    "docs": (("report", "--docs", "/nonexistent"), "`docs` must be a directory with reproduction.md, got /nonexistent"),
+    "drawn fold": (("train", "convnet", "--item", "fig4a", "--fold", "9" * 20), "`folds` must lie between", "9" * 20),
+    "results": (("report", "--results", "nowhere"), "`results` must be a directory with records, got nowhere"),
+    "docs": (
+        ("report", "--results", ".", "--docs", "/nonexistent"),
+        "`docs` must be a directory with reproduction.md, got /nonexistent",
+    ),
     "winners": (("reproduce", "winners", "--models", "convnet", *TINY), "`models` must have scale-invariant layers"),
     "curve": (("show", "fig5b"), "no records in results/fig5b", "scaleconv reproduce fig5b"),
     "item": (("reproduce", "table9"), "`item` must be one of", "'table9'"),

@@ -137,7 +137,7 @@ WRONG = {
     "firing": (("fig3", "quick", {"measure.firing": 0}), "`firing` must lie above 0 and not above 1, got 0.0"),
     "truncate": (("fig5a", "quick", {"data.truncate": "no"}), "`truncate` must be one of error, allow, got 'no'"),
     "test": (("fig5a", "quick", {"data.test": -1}), "`test` must be at least 0, got -1"),
-    "drawn fold": (("fig5a", "quick", {"folds": [-1]}), "`folds` must be at least 0, got -1"),
+    "drawn fold": (("fig5a", "quick", {"folds": [-1]}), "`folds` must lie between 0 and 1000000, got -1"),
     "fold seed": (("fig5a", "quick", {"data.fold_seed": -1}), "`fold_seed` must be at least 0, got -1"),
     "cost": (("cost", "quick", {"calls": 0}), "`calls` must be at least 1, got 0"),
     "cost scales": (("cost", "quick", {"largest": [1]}), r"`largest` must hold values above 1, got \[1.0\]"),

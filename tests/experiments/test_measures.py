@@ -9,6 +9,7 @@ from scaleconv.experiments.config import MEASURES
 from scaleconv.experiments.measures import measure, register
 from scaleconv.experiments.records import Series
 from scaleconv.experiments.train import divide
+from scaleconv.metrics import invariance_scores, top_mean
 
 TINY = {
     "network.maps": [2, 3],
@@ -115,6 +116,31 @@ def test_invariance_has_a_score_per_layer_trained_and_random(results):
         assert record.series["trained"].x == record.series["random"].x == [1, 2, 3, 4, 5]
         assert all(0 <= score <= 100 for series in record.series.values() for score in series.y)
     assert convnet.series["random"].y != si.series["random"].y
+
+
+def test_invariance_is_that_of_test_digits_rescaled_with_their_mean_put_back(digits):
+    """Worked out from the metric itself, with other shares of images and neurons than the defaults."""
+    changes = {**TINY, "measure.firing": 0.1, "measure.top": 0.5, "measure.scales": [0.5, 1.2], "folds": [1]}
+    one = plan_runs(load_experiment("fig3", "quick", changes))[-1]
+    seen = digits.of(one.settings.data, 1)
+    network, layers = awake(one), one.settings.measure.layers
+    images = seen.test[:60]
+
+    def rescale(some, factor):
+        return make_scaled((some + seen.mean).clamp(0, 1), factor, 28, truncate="allow") - seen.mean
+
+    scores = invariance_scores(network, images, layers, rescale, (0.5, 1.2), firing=0.1)
+    expected = [top_mean(scores[layer], 0.5) for layer in layers]
+    assert measure(one, network, seen)["trained"].y == pytest.approx(expected, abs=1e-6)
+
+
+def test_filters_that_answer_no_more_than_to_a_blank_image_have_no_winners(digits):
+    one = plan_runs(load_experiment("winners", "quick", {**TINY, "measure.scales": [0.5, 1.0]}))[0]
+    network = one.network()
+    with torch.no_grad():
+        network.stages.conv1.weight.zero_()  # whatever the image, its bias is all it answers
+    found = measure(one, network, digits.of(one.settings.data, one.fold))
+    assert {value for name, series in found.items() if "conv1" in name for value in series.y} == {0.0}
 
 
 def test_the_control_is_the_network_before_training(digits):

@@ -30,6 +30,7 @@ PRECISIONS = ("float32", "bfloat16")
 FIGURES = ("lines", "bars")
 LARGEST_CANVAS = 512  # 10,000 digits of this size take 10 GB
 LARGEST_SEED = 2**63 - 1
+MOST_DRAWS = 10**6  # folds where each is a draw of its own
 
 # What can be measured on a trained network, by name; `measures.py` registers its functions here.
 MEASURES: dict[str, Callable[..., Any]] = {}
@@ -373,10 +374,9 @@ class Experiment:
         for point in self.points:
             data = point.settings.data
             for fold in self.folds:
-                if fold < 0 or (not data.test and fold >= data.sets):
-                    most = "" if data.test else f" and {data.sets - 1}"
-                    rule = f"lie between 0{most}" if most else "be at least 0"
-                    raise ValueError(f"`folds` must {rule}, got {fold}")
+                most = MOST_DRAWS if data.test else data.sets - 1
+                if not 0 <= fold <= most:
+                    raise ValueError(f"`folds` must lie between 0 and {most}, got {fold}")
         _at_least(self, 0, "seed")
         _at_most(self, LARGEST_SEED, "seed")
 

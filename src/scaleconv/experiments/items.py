@@ -17,7 +17,7 @@ from dataclasses import fields
 from importlib import resources
 from typing import Any
 
-from .config import Experiment, Settings, build
+from .config import Experiment, Item, Settings, build
 
 SECTIONS = tuple(field.name for field in fields(Settings))
 TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
@@ -44,7 +44,7 @@ ITEMS = tuple(_FILES)
 SEARCHES = tuple(name for name, table in _FILES.items() if table.get("search"))
 
 
-def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | None = None) -> Any:
+def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | None = None) -> Item:
     """Read an item's file, apply a preset, then overrides such as {"training.epochs": 3}.
 
     The override `epochs` is of all that is trained, whatever the method.
@@ -60,7 +60,8 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
     where = f"{item}.toml"
     if item in STUDIES:
         _merge(table, changes)
-        return build(STUDIES[item], {**table, "item": item, "preset": preset}, where)
+        study: Item = build(STUDIES[item], {**table, "item": item, "preset": preset}, where)
+        return study
     if "epochs" in changes:
         epochs = changes.pop("epochs")
         changes = _merge({section: {"epochs": epochs} for section in TRAINED}, changes)

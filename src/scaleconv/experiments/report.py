@@ -188,6 +188,8 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         ValueError: the page is missing, or a marker of it is not closed.
     """
     page = docs / PAGE
+    if not results.is_dir():
+        raise ValueError(f"`results` must be a directory with records, got {results}")
     if not page.is_file():
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
     text = page.read_text(encoding="utf-8")
