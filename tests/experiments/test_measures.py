@@ -56,6 +56,15 @@ def test_the_error_of_a_run_tested_at_many_scales_is_their_mean(tmp_path):
     assert record.history[-1].test_error is not None  # at scales as in training
 
 
+def test_a_network_used_again_for_another_measure_has_its_error_of_training(tmp_path):
+    changes = {**DRAWN, "models": ["si_convnet"], "folds": [1]}
+    run_experiment(load_experiment("fig5a", "quick", changes), tmp_path / "fig5a-quick")
+    other = load_experiment("fig5a", "quick", {**changes, "measure.kind": "winners", "reuse": ["fig5a"]})
+    (record,) = run_experiment(other, tmp_path / "winners-tiny")
+    assert record.test_error == record.history[-1].test_error
+    assert "test_error" not in record.series
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory, digits):
     """A table 1 of which others take networks."""

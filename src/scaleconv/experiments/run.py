@@ -197,7 +197,7 @@ def _finish(run: Run, folder: Path, trained: Record, weights: Checkpoint, store:
         x=run.point.x,
         label=run.point.label,
         series=series,
-        test_error=fmean(series["test_error"].y) if "test_error" in series else trained.test_error,
+        test_error=fmean(series["test_error"].y) if "test_error" in series else trained.history[-1].test_error,
     )
     write_record(folder, record)
 
