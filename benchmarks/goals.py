@@ -36,8 +36,8 @@ from scaleconv.bench.compared_layers import make_layer
 from scaleconv.bench.layers import one_line
 from scaleconv.bench.settings import DTYPES, LayerShape
 from scaleconv.bench.timing import milliseconds, peak_memory, repeated, time_interleaved
-from scaleconv.experiments.devices import choose_device
 from scaleconv.experiments.records import describe_environment
+from scaleconv.experiments.sgd import choose_device
 
 Row = dict[str, Any]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scaleconv.bench.timing import WARM_UP, milliseconds, peak_memory, repeated, time_host, time_interleaved
-from scaleconv.experiments.capture import captured
+from scaleconv.experiments.sgd import captured
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

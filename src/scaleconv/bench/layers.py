@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..experiments.capture import captured
+from ..experiments.sgd import captured
 from .compared_layers import check_peer, make_layer
 from .settings import DTYPES, LAYOUTS, SHAPES, Settings
 from .timing import WARM_UP, Memory, Run, Tick, Timing, Workload, peak_memory, repeated, time_host, time_interleaved

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..experiments.capture import captured
 from ..experiments.config import DataConfig, NetworkConfig, TrainingConfig
-from ..experiments.together import Together
-from ..experiments.training import Trainer
+from ..experiments.sgd import Trainer, TrainerGroup, captured
 from ..models import make_model
 from ..nn import convert
 from .layers import one_line
@@ -108,11 +106,11 @@ def measure_epochs(settings: Settings, tick: Tick) -> list[EpochRow]:
     return rows
 
 
-def _epoch(group: Together) -> Callable[[], None]:
+def _epoch(group: TrainerGroup) -> Callable[[], None]:
     return lambda: group.epoch(1)
 
 
-def _together(model: str, settings: Settings, runs: int, batches: int) -> Together:
+def _together(model: str, settings: Settings, runs: int, batches: int) -> TrainerGroup:
     size, recipe = DataConfig().size, TrainingConfig()
     trainers = []
     for run in range(runs):
@@ -121,7 +119,7 @@ def _together(model: str, settings: Settings, runs: int, batches: int) -> Togeth
         images = torch.randn(batches * recipe.batch, 1, size, size, device=settings.device)
         labels = torch.randint(10, (len(images),), device=settings.device)
         trainers.append(Trainer(network, images, labels, recipe, seed=0, fold=run))
-    return Together(trainers)
+    return TrainerGroup(trainers)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..experiments.devices import choose_device
+from ..experiments.sgd import choose_device
 from ..ops.signature import DEFAULT_SCALES, LARGEST_SCALE, check_scales
 
 COMPARED = ("conv2d", "conv2d_wide", "direct", "si")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..ops.resampling import linear_map
 from ..ops.signature import make_signature
-from .capture import captured
+from .sgd import captured
 
 WARM_UP = 2  # calls that make plans and choose algorithms
 
