@@ -239,7 +239,7 @@ def make(
 ) -> None:
     """Write a set of scaled digits, with its parameters and checksum."""
     from scaleconv.data import cut_off, load_digits, make_set, parse_scales, write_set
-    from scaleconv.data.storage import check_set_path
+    from scaleconv.data.sets import check_set_path
 
     check_set_path(path)
     distribution = parse_scales(scales)
@@ -292,7 +292,7 @@ def _print_digits(data_dir: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from scaleconv.data.inventory import take_inventory
+    from scaleconv.data.digits import take_inventory
 
     table = Table("data set", "part", "digits", "of each class", "from", "MD5 of images, labels", box=None)
     for entry in take_inventory(data_dir):
