@@ -44,7 +44,8 @@ def test_every_option_of_make_reaches_the_set(run, tmp_path):
     }
 
 
-def test_info_tells_what_is_there_and_what_is_missing(run, tmp_path):
+def test_info_tells_what_is_there_and_what_is_missing(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # the path of the cache is long
     code, output, errors = run("data", "info")
     assert (code, errors) == (0, "")
     lines = {tuple(line.split()[:2]): line for line in output.splitlines()}
@@ -53,6 +54,13 @@ def test_info_tells_what_is_there_and_what_is_missing(run, tmp_path):
     assert "2646ac647ad5339dbf082846283269ea 27ae3e4e09519cfbb04c329615203637 (agree)" in lines["embedded", "test"]
     assert "not in" in lines["mnist", "train"]
     assert "not in" in lines["fashion", "test"]
+
+
+def test_info_cuts_nothing_on_a_narrow_terminal(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, output, _ = run("data", "info")
+    assert "2646ac647ad5339dbf082846283269ea 27ae3e4e09519cfbb04c329615203637 (agree)" in output
+    assert output.count("embedded  test") == 3
 
 
 def test_preview_draws(run, tmp_path):

@@ -183,8 +183,7 @@ def bench(
 ) -> None:
     """Measure time and memory of the layer beside plain convolutions; on a GPU eager and as CUDA graphs."""
     from scaleconv.bench import make_settings
-    from scaleconv.bench.report import failures, print_result, write_report
-    from scaleconv.bench.runner import run_on_terminal
+    from scaleconv.bench.session import failures, print_result, run_on_terminal, write_result
 
     settings = make_settings(
         device,
@@ -204,7 +203,7 @@ def bench(
     )
     result = run_on_terminal(settings)
     print_result(result)
-    for path in write_report(result, out):
+    for path in write_result(result, out):
         typer.echo(path)
     if failed := failures(result):
         for text in failed:
@@ -289,16 +288,15 @@ def preview(
 
 
 def _print_digits(data_dir: Path | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from scaleconv.data.digits import take_inventory
+    from scaleconv.table import Table, terminal_width
 
-    table = Table("data set", "part", "digits", "of each class", "from", "MD5 of images, labels", box=None)
-    for entry in take_inventory(data_dir):
-        table.add_row(entry.dataset, entry.part, str(entry.count or "–"), entry.classes, entry.source, entry.checksums)
-    wide = None if sys.stdout.isatty() else 200  # a terminal knows its width; a file should not be folded at 80
-    Console(width=wide).print(table)
+    header = ("data set", "part", "digits", "of each class", "from", "MD5 of images, labels")
+    rows = [
+        (entry.dataset, entry.part, str(entry.count or "–"), entry.classes, entry.source, entry.checksums)
+        for entry in take_inventory(data_dir)
+    ]
+    typer.echo(Table("", header, rows, labels=2).text(terminal_width()))
 
 
 def _print_set(path: Path) -> None:
