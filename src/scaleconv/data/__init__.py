@@ -1,5 +1,11 @@
 """MNIST-Scale: the digits, the generator, the sets, the folds. Imports no other room of the package."""
 
+try:
+    import numpy  # noqa: F401
+    import safetensors  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"scaleconv.data needs {error.name}: pip install 'scaleconv[experiments]'") from None
+
 from .digits import Digits, embedded_digits, load_digits
 from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
 from .preview import write_preview
