@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +13,13 @@ from command import refused
 from made_benches import EPOCHS, FAILED, FAILED_STEP, GPU_ROWS, GPU_STEPS, STEPS
 from scaleconv import DEFAULT_SCALES
 from scaleconv.bench import Result, Settings, network_costs
+from scaleconv.bench.layer_costs import LayerRow
+from scaleconv.bench.network_costs import EpochRow, StepRow
 from scaleconv.bench.ratios import layer_table, ratio_table, step_table
 from scaleconv.bench.session import failures, markdown, print_result, write_result
+from scaleconv.metrics.timing import Memory, Timing
 
+RECORDS = Path(__file__).parents[2] / "results" / "bench"
 TINY = ("bench", "--device", "cpu", "--repeats", "1", "--batch", "1", "--dtypes", "float32", "--shapes", "mnist2")
 LAYERS = (*TINY, "--no-end-to-end")
 
@@ -185,3 +190,25 @@ def test_a_failure_is_told_with_its_reason(result):
         "peers:Layer (default scales) on res14, float32, contiguous: RuntimeError: no kernel",
         "resnet18 (converted), inference, float32, contiguous: RuntimeError: out of memory",
     ]
+
+
+def read_result(path):
+    """A stored result, as it was before it was written."""
+
+    def built(value):
+        if not isinstance(value, dict):
+            return value
+        return Memory(**value) if "peak_mib" in value else Timing(**value)
+
+    def row(kind, values):
+        return kind(**{name: built(value) for name, value in values.items()})
+
+    stored = json.loads(path.read_text())
+    kinds = {"rows": LayerRow, "epochs": EpochRow, "steps": StepRow}
+    rows = {name: [row(kind, values) for values in stored[name]] for name, kind in kinds.items()}
+    return Result(stored["environment"], stored["settings"], **rows)
+
+
+@pytest.mark.parametrize("page", sorted(RECORDS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_committed_page_is_what_its_record_says(page):
+    assert markdown(read_result(page.with_suffix(".json"))) == page.read_text()
