@@ -34,8 +34,8 @@ from scaleconv import DEFAULT_SCALES, convert
 from scaleconv.bench.layer_costs import make_layer
 from scaleconv.bench.settings import DTYPES, LayerShape
 from scaleconv.data.atomic import atomic_path
-from scaleconv.experiments.devices import choose_device
 from scaleconv.experiments.records import describe_environment
+from scaleconv.experiments.sgd import choose_device
 from scaleconv.metrics.timing import milliseconds, one_line, peak_memory, repeated, time_interleaved
 from scaleconv.table import Table
 

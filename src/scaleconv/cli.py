@@ -1,6 +1,6 @@
 """The command `scaleconv`: parses, calls, prints.
 
-Bad input is one line on standard error and exit code 2; Ctrl-C is 130; anything unforeseen is one line and 1, or its
+Bad input is one line on standard error and exit code 2. Ctrl-C is 130. Any other failure is one line and 1, or its
 traceback with `SCALECONV_TRACEBACK=1`.
 """
 
@@ -66,27 +66,27 @@ def reproduce(
     settings: Set = None,
 ) -> None:
     """Run an item of the paper and show it beside the paper's numbers. What is finished is not run again."""
-    from scaleconv.experiments import APART, ITEMS, folder_name, load_item, read_records
-    from scaleconv.experiments.progress import run_on_terminal
-    from scaleconv.experiments.report import print_table, write_report
+    from scaleconv.experiments import ITEMS, SEARCHES, check_name, folder_name, load_item, read_records
+    from scaleconv.experiments.report import print_tables, write_report
+    from scaleconv.experiments.run import run_on_terminal
 
     changes = {
-        "models": models and [part.strip() for part in models.split(",")],
-        "folds": folds and _whole_numbers("folds", folds),
+        "models": models if models is None else _names("models", models),
+        "folds": folds if folds is None else _whole_numbers("folds", folds),
         "epochs": epochs,
         "seed": seed,
     }
     overrides = _overrides(changes, settings)
     if item == "all" and (name or models):
         raise ValueError(f"`{'name' if name else 'models'}` must be given with one item, not with all")
-    # All are read before the first is run: a slip in a setting should not show after an hour.
-    chosen = [item] if item != "all" else [each for each in ITEMS if each not in APART]
+    # All are read before the first is run: a mistake in a setting should not show after an hour.
+    chosen = [item] if item != "all" else [each for each in ITEMS if each not in SEARCHES]
     loaded = [load_item(each, preset, {} if item == "all" and each == "cost" else overrides) for each in chosen]
     for each in loaded:
-        folder = results / (name or folder_name(each.item, preset))
+        folder = results / (folder_name(each.item, preset) if name is None else check_name(name))
         run_on_terminal(each, folder, device, data_dir)
         records = read_records(folder)  # those of earlier calls too
-        print_table(each, records)
+        print_tables(each, records)
         for path in write_report(each, records, folder):
             typer.echo(path)
     if preset == "quick":
@@ -105,17 +105,18 @@ def show(
     results: Results = Path("results"),
 ) -> None:
     """Show an experiment from its records, without running anything."""
-    from scaleconv.experiments import load_item, read_records
-    from scaleconv.experiments.pages import find_folder
-    from scaleconv.experiments.report import print_json, print_table
+    from scaleconv.experiments import check_name, load_item, read_records
+    from scaleconv.experiments.report import check_item, find_folder, print_json, print_tables
 
-    loaded = load_item(item or name.partition("-")[0])
-    folder = find_folder(results, name)
+    loaded = load_item(item or check_name(name).partition("-")[0])
+    folder = find_folder(results, check_name(name))
     if folder is None:
         raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {loaded.item}` first")
     if folder.name != name:
         typer.echo(f"no records in {results / name}; these are those of {folder}", err=True)
-    (print_json if as_json else print_table)(loaded, read_records(folder))
+    records = read_records(folder)
+    check_item(loaded, records)
+    (print_json if as_json else print_tables)(loaded, records)
 
 
 @app.command()
@@ -125,9 +126,9 @@ def report(
     docs: Annotated[Path, typer.Option(help="Directory of reproduction.md, and of figures/ in it.")] = Path("docs"),
 ) -> None:
     """Make every table and figure again from the records, and put them into the documents."""
-    from scaleconv.experiments.pages import write_pages
+    from scaleconv.experiments.report import write_documents
 
-    for path in write_pages(results, docs, preset):
+    for path in write_documents(results, docs, preset):
         typer.echo(path)
 
 
@@ -146,15 +147,16 @@ def train(
     settings: Set = None,
 ) -> None:
     """Train one method on one fold; its record and weights are kept."""
-    from scaleconv.experiments import load_experiment, plan_runs
-    from scaleconv.experiments.progress import run_on_terminal
+    from scaleconv.experiments import check_name, load_experiment, plan_runs
+    from scaleconv.experiments.run import run_on_terminal
 
     changes = {"models": [model], "folds": [fold], "epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)
-    (record,) = run_on_terminal(experiment, results / name, device, data_dir)
+    folder = results / check_name(name)
+    (record,) = run_on_terminal(experiment, folder, device, data_dir)
     (run,) = plan_runs(experiment)
     typer.echo(f"{model}, fold {fold}: test error {record.error:.2f} % after {len(record.history)} epochs")
-    typer.echo(f"weights: {run.weights(results / name)}")
+    typer.echo(f"weights: {run.weights(folder)}")
 
 
 @app.command()
@@ -330,6 +332,13 @@ def _overrides(changes: dict[str, Any], settings: list[str] | None) -> dict[str,
     return {**given, **dict(parse_override(text) for text in settings or [])}
 
 
+def _names(option: str, text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise ValueError(f"`{option}` must be names separated by commas, got {text!r}")
+    return names
+
+
 def _whole_numbers(option: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -340,6 +349,8 @@ def _whole_numbers(option: str, text: str) -> list[int]:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and end the process with its exit code."""
     try:
+        if sys.stdout is None:  # as after `>&-`
+            raise OSError("cannot write to standard output: it is closed")
         code = app(args=arguments, prog_name="scaleconv", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
@@ -362,7 +373,10 @@ def _report(error: Exception) -> int:
     # What the command line itself refuses is told by its method: typer has carried two different bases for it.
     usage = getattr(error, "format_message", None)
     known = isinstance(error, ValueError | OSError | ImportError)
-    text = usage() if usage else str(error) if known else f"unforeseen {type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
+        text = f"not enough memory for these settings ({str(error).strip().partition(chr(10))[0]})"
+    else:
+        text = usage() if usage else str(error) if known else f"unforeseen {type(error).__name__}: {error}"
     # A group without a command answers with its help, the only message of more than one line.
     print(text if text.startswith("Usage:") else f"scaleconv: {' '.join(text.split())}", file=sys.stderr)
     return 2 if usage or known else 1

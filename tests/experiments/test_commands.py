@@ -44,7 +44,7 @@ def test_show_reads_the_records_only(table, run):
     folder, (_, output, _) = table
     shown = run("show", "table1-quick")
     assert shown[0] == 0
-    assert shown[1].splitlines()[3:8] == output.splitlines()[3:8]
+    assert shown[1].splitlines()[:8] == output.splitlines()[:8]
     summary = json.loads(run("show", "table1-quick", "--json")[1])
     errors = [record.test_error for record in read_records(folder) if record.model == "si_convnet"]
     assert summary["si_convnet"]["mean"] == pytest.approx(sum(errors) / 2)
@@ -99,12 +99,12 @@ def test_a_curve_is_run_shown_and_told_in_json_per_point(run, tmp_path):
 
 
 def test_all_runs_every_item_and_goes_on_where_it_was_interrupted(run, tmp_path, monkeypatch):
-    from scaleconv.experiments import runner
+    from scaleconv.experiments import run as experiment_run
 
     monkeypatch.setattr("scaleconv.experiments.ITEMS", ("winners", "equivariance"))
     tiny = ("reproduce", "all", *TINY, "--folds", "0", "--set", "measure.digits=20")
 
-    measure = runner.measure
+    measure = experiment_run.measure
 
     def interrupted(measured, *others):
         if measured.settings.measure.kind == "equivariance":
@@ -112,7 +112,7 @@ def test_all_runs_every_item_and_goes_on_where_it_was_interrupted(run, tmp_path,
         return measure(measured, *others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "measure", interrupted)
+        patch.setattr(experiment_run, "measure", interrupted)
         code, output, errors = run(*tiny)
     assert code == 130
     assert "scaleconv: interrupted" in errors
@@ -145,7 +145,17 @@ WRONG = {
     "cost": (("reproduce", "cost", "--epochs", "3"), "`epochs` in cost.toml is unknown"),
     "cost device": (("reproduce", "cost", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "no training": (("train", "convnet", "--item", "cost"), "`item` must be one that trains networks, got 'cost'"),
-    "few digits": (("reproduce", "fig4b", "--set", "data.test=9900", "--epochs", "1"), "must be of at least"),
+    "few digits": (("reproduce", "fig4b", "--set", "data.test=9900", "--epochs", "1"), "`data.train` (=250)", "`test`"),
+    "many digits": (("reproduce", "table1", "--set", "data.train=100000"), "`data.train` (=100000)", "10000 digits"),
+    "canvas": (("reproduce", "table1", "--set", "data.size=30000"), "`size` must be at most 512, got 30000"),
+    "seed": (("reproduce", "table1", "--seed", str(2**64)), "`seed` must be at most", str(2**64)),
+    "no models": (("reproduce", "table1", "--models", ""), "`models` must be names separated by commas, got ''"),
+    "no folds": (("reproduce", "table1", "--folds", ""), "`folds` must be whole numbers separated by commas, got ''"),
+    "two settings": (("reproduce", "table1", "--set", "seed=1\nfolds=[1]"), "`set` must be one KEY=VALUE on one line"),
+    "points": (("reproduce", "fig4a", "--set", "points=3"), "`points` in fig4a.toml must be a list of tables, got 3"),
+    "no numbers": (("reproduce", "table1", "--device", "meta"), "`device` must be one this machine has, got 'meta'"),
+    "pattern": (("show", "table1-**"), "`name` must be a folder's name", "'table1-**'"),
+    "docs": (("report", "--docs", "/nonexistent"), "`docs` must be a directory with reproduction.md, got /nonexistent"),
     "winners": (("reproduce", "winners", "--models", "convnet", *TINY), "`models` must have scale-invariant layers"),
     "curve": (("show", "fig5b"), "no records in results/fig5b", "scaleconv reproduce fig5b"),
     "item": (("reproduce", "table9"), "`item` must be one of", "'table9'"),
@@ -169,6 +179,40 @@ def test_what_is_wrong_is_one_line(run, case):
     refused(run(*arguments), *words)
 
 
+@pytest.mark.parametrize("name", ["../x", "..", "/tmp/outside", "a\nb", "a/b", ""])
+@pytest.mark.parametrize("command", [("reproduce", "table1"), ("train", "convnet"), ("show",)])
+def test_a_name_cannot_leave_the_results(run, tmp_path, command, name):
+    options = (name,) if command == ("show",) else ("--name", name, *TINY)
+    refused(run(*command, *options), "`name` must be a folder's name")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_of_another_item_are_not_shown(table, run):
+    refused(run("show", "table1-quick", "--item", "cost"), "`item` must be the one", "convnet-fold0-seed0.json")
+    refused(run("show", "table1-quick", "--item", "fig4a"), "`item` must be the one", "convnet-fold0-seed0.json")
+
+
+def test_a_record_that_is_a_directory_is_one_line(table, run):
+    folder, _ = table
+    (folder / "convnet-fold9-seed0.json").mkdir()
+    refused(run("show", "table1-quick"), "cannot read the record", "convnet-fold9-seed0.json")
+
+
+def test_a_closed_output_is_one_line(tmp_path):
+    code = "import sys; sys.stdout = None; from scaleconv import cli; cli.main(['show', 'table1'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "scaleconv: cannot write to standard output: it is closed\n")
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(run, monkeypatch):
+    def full(self, *_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    arguments = ("reproduce", "table1", "--models", "convnet", "--folds", "0", *TINY)
+    refused(run(*arguments), "cannot write", "convnet-fold0-seed0.safetensors", "No space left", "--results")
+
+
 def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):
     refused(
         run("reproduce", "table1", "--preset", "paper", "--data-dir", tmp_path), "train-images-idx3-ubyte", "put the"
@@ -176,7 +220,7 @@ def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path):
-    code = "from scaleconv import cli, experiments; experiments.descent.SECONDS_BETWEEN = 0; cli.main()"
+    code = "from scaleconv import cli, experiments; experiments.train.SECONDS_BETWEEN = 0; cli.main()"
     command = ["reproduce", "table1", "--models", "convnet", *TINY[:-1], "2000", "--folds", "0"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *command],

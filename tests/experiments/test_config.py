@@ -1,28 +1,14 @@
-"""Every file in the package is read, and what does not belong in one is refused by name."""
+"""The protocol is the paper's, and what does not belong in a file is refused by name."""
 
 from dataclasses import asdict, replace
-from importlib import resources
+from pathlib import Path
 
 import pytest
 
-from scaleconv.experiments import APART, ITEMS, Experiment, load_experiment, load_item, parse_override
+from scaleconv.experiments import load_experiment, load_item, read_records
+from scaleconv.experiments.config import Settings, build
 
-
-def test_every_file_is_an_item():
-    files = resources.files("scaleconv").joinpath("configs").iterdir()
-    assert sorted(file.name for file in files if file.name.endswith(".toml")) == sorted(f"{i}.toml" for i in ITEMS)
-
-
-@pytest.mark.parametrize("item", ITEMS)
-@pytest.mark.parametrize("preset", ["quick", "paper"])
-def test_every_file_reads_under_every_preset(item, preset):
-    loaded = load_item(item, preset)
-    assert (loaded.item, loaded.preset) == (item, preset)
-    assert len(loaded.folds) >= 3
-    if isinstance(loaded, Experiment):
-        assert loaded.baseline in loaded.models
-        dataset = "embedded" if preset == "quick" else "mnist"
-        assert {point.settings.data.dataset for point in loaded.points} == {dataset}
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_paper_preset_is_the_protocol_of_the_paper():
@@ -50,13 +36,6 @@ def test_both_rbms_have_one_recipe_and_as_many_units(preset):
     assert settings.si_rbm.scales == pytest.approx([2 ** (k / 3) for k in range(6)])
 
 
-def test_overrides_reach_any_depth():
-    experiment = load_experiment("table1", "quick", {"training.epochs": 3, "folds": [1], "network.maps": [4, 5]})
-    assert experiment.settings.training.epochs == 3
-    assert experiment.folds == (1,)
-    assert experiment.settings.network.shape(28).maps == (4, 5)
-
-
 def test_the_curves_of_the_paper_vary_what_the_paper_varies():
     maps = [point.settings.network.maps for point in load_experiment("fig4a").points]
     assert maps == [(9, 16), (18, 32), (36, 64), (54, 96), (72, 128)]
@@ -74,38 +53,16 @@ def test_the_curves_of_the_paper_vary_what_the_paper_varies():
         assert {point.x for point in load_experiment(item).points} != {None} or item == "fig5a"
 
 
-def test_points_change_settings_and_the_command_line_changes_them_last():
-    points = [{"name": "a", "x": 1, "set": {"training.epochs": 7, "network.maps": [2, 3]}}, {"name": "b", "x": 2}]
-    found = load_experiment("table1", "quick", {"points": points, "network.maps": [4, 5]})
-    assert [(p.name, p.settings.training.epochs, p.settings.network.maps) for p in found.points] == [
-        ("a", 7, (4, 5)),
-        ("b", 20, (4, 5)),
-    ]
-
-
-def test_presets_of_an_item_are_stronger_than_what_it_takes_over():
-    """The order is base, item, preset of the base, preset of the item."""
-    quick = load_experiment("fig5b", "quick").settings
-    assert (quick.data.dataset, quick.data.size) == ("embedded", 40)
-    assert quick.training.batch == load_experiment("table1", "quick").settings.training.batch
-    assert quick.training.epochs < load_experiment("fig5b").settings.training.epochs
-
-
 @pytest.mark.parametrize("item", ["fig3", "winners", "equivariance"])
 @pytest.mark.parametrize("preset", ["quick", "paper"])
 def test_what_is_measured_on_networks_of_table_1_has_its_very_settings(item, preset):
     measured, table = load_experiment(item, preset), load_experiment("table1", preset)
     for model in measured.models:
-        assert measured.settings.of_training(model) == table.settings.of_training(model)
+        assert measured.settings.of_weights(model) == table.settings.of_weights(model)
     assert measured.reuse[0] == "table1"
     assert set(measured.models) <= set(table.models)
     assert set(measured.folds) <= set(table.folds)
     assert measured.seed == table.seed
-
-
-def test_what_compares_settings_is_not_run_with_all():
-    held_out = {item for item in ITEMS if item != "cost" and load_experiment(item).settings.data.held_out}
-    assert set(APART) == held_out == {"scales", "recipes"}
 
 
 def test_scales_are_compared_without_the_test_digits():
@@ -124,6 +81,28 @@ def test_both_rbms_have_as_many_recipes_to_choose_from():
     for settings in recipes:
         assert settings.data.held_out == 2000
         assert asdict(settings.si_rbm) == {**asdict(settings.rbm), "scales": table.si_rbm.scales}
+
+
+def test_the_committed_records_of_table_1_are_of_these_settings():
+    for folder, epochs, count in (("table1", 700, 42), ("table1-100", 100, 24)):
+        now = load_experiment("table1", "paper", {"training.epochs": epochs}).settings
+        records = read_records(ROOT / "results" / folder)
+        assert len(records) == count
+        for found in records:
+            assert build(Settings, found.config, "the record").of_result(found.model) == now.of_result(found.model)
+
+
+def test_nothing_is_measured_on_what_is_no_network():
+    with pytest.raises(ValueError, match="`models` must be networks where something is measured on them, got 'rbm'"):
+        load_experiment("fig3", "quick", {"models": ["convnet", "rbm"]})
+
+
+def test_one_point_can_be_chosen():
+    curve = load_experiment("fig4a", "quick", {"points": [{"name": "maps2"}, {"name": "maps3"}]})
+    assert [point.name for point in curve.at_point("maps3").points] == ["maps3"]
+    assert [point.name for point in curve.at_point(None).points] == ["maps2"]
+    with pytest.raises(ValueError, match="`point` must be one of maps2, maps3 in fig4a, got 'maps9'"):
+        curve.at_point("maps9")
 
 
 WRONG = {
@@ -176,27 +155,3 @@ WRONG = {
 def test_what_does_not_belong_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         load_item(*arguments)
-
-
-def test_an_item_that_trains_nothing_is_no_experiment():
-    with pytest.raises(ValueError, match="`item` must be one that trains networks, got 'cost'"):
-        load_experiment("cost")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("training.epochs=3", ("training.epochs", 3)),
-        ("network.maps=[4, 5]", ("network.maps", [4, 5])),
-        ("data.dataset=mnist", ("data.dataset", "mnist")),
-        ("training.momentum = 0.5", ("training.momentum", 0.5)),
-    ],
-)
-def test_settings_of_the_command_line_are_toml_values(text, expected):
-    assert parse_override(text) == expected
-
-
-@pytest.mark.parametrize("text", ["epochs", "=3", ""])
-def test_settings_without_key_or_value_are_refused(text):
-    with pytest.raises(ValueError, match="`set` must be KEY=VALUE"):
-        parse_override(text)

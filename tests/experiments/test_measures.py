@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from scaleconv.data import embedded_digits, make_scaled
-from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment, runner
-from scaleconv.experiments.digits import divide
-from scaleconv.experiments.measures import measure
+from scaleconv.experiments import load_experiment, plan_runs, read_records, run, run_experiment
+from scaleconv.experiments.config import MEASURES
+from scaleconv.experiments.measures import measure, register
+from scaleconv.experiments.records import Series
+from scaleconv.experiments.train import divide
 
 TINY = {
     "network.maps": [2, 3],
@@ -23,9 +25,9 @@ DRAWN = {**TINY, "data.test": 100, "measure.scales": [0.5, 1.0, 1.6]}
 pytestmark = pytest.mark.usefixtures("digits")
 
 
-def awake(run):
+def awake(one):
     """A network whose answers depend on the image, without training: its weights are large."""
-    network = run.network()
+    network = one.network()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.mul_(30)
@@ -33,11 +35,11 @@ def awake(run):
 
 
 def test_errors_at_each_scale_are_those_of_the_digits_rescaled_by_hand(digits):
-    (run,) = plan_runs(load_experiment("fig5a", "quick", {**DRAWN, "models": ["convnet"], "folds": [1]}))
-    network, seen, originals = awake(run), digits.of(run.settings.data, 1), embedded_digits()
-    found = measure(run, network, seen)["test_error"]
+    (one,) = plan_runs(load_experiment("fig5a", "quick", {**DRAWN, "models": ["convnet"], "folds": [1]}))
+    network, seen, originals = awake(one), digits.of(one.settings.data, 1), embedded_digits()
+    found = measure(one, network, seen)["test_error"]
     assert found.x == [0.5, 1.0, 1.6]
-    chosen = divide(originals.labels, run.settings.data, 1).test[:60]
+    chosen = divide(originals.labels, one.settings.data, 1).test[:60]
     for scale, error in zip(found.x, found.y, strict=True):
         images = make_scaled(originals.images[chosen], scale, 40, truncate="allow") - seen.mean
         with torch.no_grad():
@@ -69,7 +71,7 @@ def no_training(monkeypatch):
     def refuse(*_):
         raise AssertionError("a network was trained again")
 
-    monkeypatch.setattr(runner, "PROCEDURES", dict.fromkeys(runner.PROCEDURES, refuse))
+    monkeypatch.setattr(run, "PROCEDURES", dict.fromkeys(run.PROCEDURES, refuse))
 
 
 @pytest.mark.parametrize("item", ["fig3", "winners", "equivariance"])
@@ -99,7 +101,7 @@ def test_without_them_an_item_trains_its_own_and_finishes_after_an_interruption(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "measure", interrupt)
+        patch.setattr(run, "measure", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(loaded, tmp_path / "fig3-quick")
     assert not read_records(tmp_path / "fig3-quick")
@@ -116,29 +118,29 @@ def test_invariance_has_a_score_per_layer_trained_and_random(results):
 
 
 def test_the_control_is_the_network_before_training(digits):
-    run = plan_runs(load_experiment("fig3", "quick", TINY))[-1]
-    seen = digits.of(run.settings.data, run.fold)
-    network = run.network()
+    one = plan_runs(load_experiment("fig3", "quick", TINY))[-1]
+    seen = digits.of(one.settings.data, one.fold)
+    network = one.network()
     with torch.no_grad():
         network.stages.conv1.weight.neg_()
-    fresh, changed = measure(run, run.network(), seen), measure(run, network, seen)
+    fresh, changed = measure(one, one.network(), seen), measure(one, network, seen)
     assert fresh["trained"] == fresh["random"] == changed["random"] != changed["trained"]
 
 
 def test_winners_of_a_filter_that_knows_its_size(digits):
     """A filter that answers to a ring of one radius: the level that brings the digit's scale back to it wins."""
-    run = plan_runs(
+    one = plan_runs(
         load_experiment("winners", "quick", {**TINY, "network.maps": [1, 1], "measure.scales": [0.35, 1.0]})
     )[0]
-    network = run.network()
+    network = one.network()
     y, x = torch.meshgrid(*[torch.arange(7.0) - 3] * 2, indexing="ij")
     ring = torch.exp(-(((x**2 + y**2).sqrt() - 2.5) ** 2) * 4)
     with torch.no_grad():
         network.stages.conv1.weight.copy_((ring - ring.mean()).view(1, 1, 7, 7))
-    seen = digits.of(run.settings.data, run.fold)
+    seen = digits.of(one.settings.data, one.fold)
     zeros = (seen.test_labels == 0).nonzero().flatten()[:40]
     seen = type(seen)(**{**vars(seen), "originals": seen.originals[zeros], "test_labels": seen.test_labels[zeros]})
-    found = measure(run, network, seen)
+    found = measure(one, network, seen)
     scales = network.stages.conv1.scales
     shares = [[found[f"stages.conv1 {scale:.3g}"].y[k] for scale in scales] for k in (0, 1)]
     assert [sum(row) for row in shares] == [pytest.approx(100), pytest.approx(100)]
@@ -148,9 +150,9 @@ def test_winners_of_a_filter_that_knows_its_size(digits):
 
 
 def test_winners_need_layers_that_have_levels(digits):
-    run = plan_runs(load_experiment("winners", "quick", {**TINY, "models": ["convnet"]}))[0]
+    one = plan_runs(load_experiment("winners", "quick", {**TINY, "models": ["convnet"]}))[0]
     with pytest.raises(ValueError, match="`models` must have scale-invariant layers for winners, got 'convnet'"):
-        measure(run, run.network(), digits.of(run.settings.data, 0))
+        measure(one, one.network(), digits.of(one.settings.data, 0))
 
 
 def test_equivariance_is_0_where_nothing_is_rescaled_and_grows_from_there(results):
@@ -164,7 +166,26 @@ def test_equivariance_is_0_where_nothing_is_rescaled_and_grows_from_there(result
 
 def test_every_measure_leaves_the_network_without_hooks(digits):
     for item in ("fig3", "winners", "equivariance"):
-        run = plan_runs(load_experiment(item, "quick", TINY))[-1]
-        network = run.network()
-        measure(run, network, digits.of(run.settings.data, 0))
+        one = plan_runs(load_experiment(item, "quick", TINY))[-1]
+        network = one.network()
+        measure(one, network, digits.of(one.settings.data, 0))
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+def test_a_new_measure_is_one_registered_function(results):
+    before = dict(MEASURES)
+    try:
+
+        @register("brightness")
+        def brightness(one, network, digits):
+            return {"mean": Series(list(one.settings.measure.scales), [digits.mean] * 10)}
+
+        loaded = load_experiment("fig3", "quick", {**TINY, "measure.kind": "brightness", "folds": [0]})
+        records = run_experiment(loaded, results / "brightness-quick")
+        assert [record.config["measure"]["kind"] for record in records] == ["brightness"] * 2
+        assert all(record.series["mean"].y[0] > 0 for record in records)
+        with pytest.raises(ValueError, match="`name` of a measure must be new, got 'brightness'"):
+            register("brightness")(brightness)
+    finally:
+        MEASURES.clear()
+        MEASURES.update(before)

@@ -1,4 +1,4 @@
-"""Tables say what the records say."""
+"""Tables say what the records say, on a terminal of any width, and in Markdown, CSV and JSON."""
 
 import csv
 import io
@@ -6,23 +6,18 @@ import re
 
 import pytest
 
-from scaleconv.experiments import Epoch, Record, load_experiment
-from scaleconv.experiments.figures import draw_errors
-from scaleconv.experiments.report import terminal_tables, write_report
-from scaleconv.experiments.tables import cells, comma_separated, make_rows, summaries
+from helpers.records import CURVES, record, table_records
+from scaleconv.experiments import load_experiment, load_item
+from scaleconv.experiments.panels import make_panels
+from scaleconv.experiments.tables import cells, csv_text, make_rows, make_tables, panel_table, summaries
+from scaleconv.table import Table
 
 ERRORS = {"convnet": [4.0, 5.0, 6.0], "si_convnet": [3.0, 4.5, 4.5]}
 
 
-def record(model, fold, error):
-    config = {"data": {"train": 60, "dataset": "embedded"}, "network": {"maps": [2, 3]}}
-    history = [Epoch(1, 2.3, 2 * error, 1.0), Epoch(2, 1.0, None, 1.0), Epoch(3, 0.5, error, 1.0)]
-    return Record("table1", model, fold, 0, error, config, {"device": "a device"}, history, 10, 3.0, 1.0, 4)
-
-
 @pytest.fixture
 def records():
-    return [record(model, fold, error) for model, errors in ERRORS.items() for fold, error in enumerate(errors)]
+    return table_records(ERRORS)
 
 
 @pytest.fixture
@@ -30,70 +25,136 @@ def experiment():
     return load_experiment("table1", "quick")
 
 
-def test_rows_are_means_and_reductions_worked_out_by_hand(records, experiment):
+def test_rows_are_means_and_changes_worked_out_by_hand(records, experiment):
     rows = {row.model: row for row in make_rows(records, experiment.paper, "convnet")}
     assert list(rows) == ["rbm", "si_rbm", "convnet", "hierarchical", "si_convnet"]
     ours = rows["si_convnet"]
     assert (ours.ours.mean, ours.ours.n) == (4.0, 3)
     assert ours.ours.std == pytest.approx(0.75**0.5)
-    assert ours.reduction == pytest.approx(20)
+    assert ours.change == pytest.approx(-20)
     assert ours.p == 0.25
-    assert rows["convnet"].reduction is None
+    assert rows["convnet"].change is None
     assert rows["rbm"].ours is None
 
 
 def test_only_shared_folds_are_compared(records, experiment):
     rows = {row.model: row for row in make_rows(records[1:], experiment.paper, "convnet")}
-    assert rows["si_convnet"].reduction == pytest.approx(100 * (1 - 9 / 11))
+    assert rows["si_convnet"].change == pytest.approx(100 * (9 / 11 - 1))
     assert rows["si_convnet"].ours.n == 3
 
 
 def test_methods_without_records_show_only_the_papers_number(records, experiment):
     texts = {row.model: cells(row) for row in make_rows(records, experiment.paper, "convnet")}
     assert texts["rbm"] == ("RBM", "6.10", "–", "0", "–", "–", "–")
-    assert texts["si_convnet"] == ("SI-ConvNet", "3.13 ± 0.19", "4.00 ± 0.87", "3", "20.0 %", "0.250", "0.25")
+    assert texts["si_convnet"] == ("SI-ConvNet", "3.13 ± 0.19", "4.00 ± 0.87", "3", "−20.0 %", "0.250", "1")
 
 
 def test_csv_holds_the_unrounded_numbers(records, experiment):
-    rows = list(csv.DictReader(io.StringIO(comma_separated(make_rows(records, experiment.paper, "convnet")))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(experiment, records))))
     by_model = {row["model"]: row for row in rows}
     assert float(by_model["si_convnet"]["std"]) == pytest.approx(0.75**0.5, abs=1e-15)
-    assert float(by_model["si_convnet"]["reduction_percent"]) == pytest.approx(20)
+    assert float(by_model["si_convnet"]["error_change_percent"]) == pytest.approx(-20)
     assert float(by_model["si_convnet"]["p"]) == 0.25
     assert by_model["rbm"]["mean"] == ""
     assert by_model["convnet"]["paper_std"] == "0.23"
 
 
-def test_summaries_have_mean_std_and_n(records):
-    assert summaries(records)["convnet"] == {"mean": 5.0, "std": 1.0, "n": 3}
-    assert summaries(records[:1])["convnet"] == {"mean": 4.0, "std": None, "n": 1}
+def test_summaries_have_mean_std_and_n(records, experiment):
+    assert summaries(experiment, records)["convnet"] == {"mean": 5.0, "std": 1.0, "n": 3}
+    assert summaries(experiment, records[:1])["convnet"] == {"mean": 4.0, "std": None, "n": 1}
 
 
-def test_the_report_is_a_table_twice_and_a_picture_twice(records, experiment, tmp_path):
-    paths = write_report(experiment, records, tmp_path)
-    assert [path.name for path in paths] == ["table.md", "table.csv", "figure.png", "figure.svg"]
-    assert "| SI-ConvNet | 3.13 ± 0.19 | 4.00 ± 0.87 | 3 | 20.0 % | 0.250 | 0.25 |" in paths[0].read_text()
-    assert "60 embedded digits for 3 epochs, on a device; 2 and 3 feature maps." in paths[0].read_text()
-    assert paths[2].read_bytes().startswith(b"\x89PNG")
-    assert "SI-ConvNet: 4.00 % (n = 3)" in paths[3].read_text()
-    assert terminal_tables(experiment, records)[0].row_count == 5
+def test_rows_of_a_curve_are_means_deviations_and_changes_worked_out_by_hand():
+    (panel,) = make_panels(load_item("fig4a"), CURVES["fig4a"])
+    table = panel_table(panel)
+    assert table.header == ("feature maps of the two layers", "ConvNet", "SI-ConvNet", "SI-ConvNet: error vs ConvNet")
+    assert table.rows == [
+        ("9, 16", "9.00 ± 1.41", "6.00", "−33.3 %"),
+        ("36, 64", "5.00 ± 1.41", "4.00", "−20.0 %"),
+        ("mean", "7.00", "5.00", "−26.7 %"),
+    ]
+    assert "| 9, 16 | 9.00 ± 1.41 | 6.00 | −33.3 % |" in table.markdown()
 
 
-def test_a_long_claim_is_folded_into_the_picture_but_no_mean_leaves_its_deviation(records, tmp_path):
-    draw_errors(records, "title", "words " * 13 + "of mean 1.00 ± 0.10 and the end", [tmp_path / "error.svg"])
-    text = (tmp_path / "error.svg").read_text()
-    lines = re.findall(r">((?:words|1\.00.±)[^<]*)<", text)
-    assert len(lines) == 2
-    assert max(map(len, lines)) <= 91
-    assert lines[1] == "1.00\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.10 and the end"
+def test_where_a_point_is_missing_there_is_no_mean():
+    some = [r for r in CURVES["fig4a"] if (r.model, r.x) != ("si_convnet", 1.0)]
+    (table,) = make_tables(load_item("fig4a"), some)
+    assert table.rows[-1] == ("mean", "7.00", "–", "–")
+    found = summaries(load_item("fig4a"), some)["si_convnet"]
+    assert (found["mean"], found["n"]) == (None, 0)
 
 
-def test_the_same_records_give_the_same_files(records, experiment, tmp_path):
-    first = [path.read_bytes() for path in write_report(experiment, records, tmp_path)]
-    assert [path.read_bytes() for path in write_report(experiment, records, tmp_path)] == first
+def test_a_fold_that_lacks_a_point_is_left_out_of_the_mean():
+    some = [r for r in CURVES["fig4a"] if (r.model, r.x, r.fold) != ("convnet", 1.0, 1)]
+    (table,) = make_tables(load_item("fig4a"), some)
+    assert table.rows[-1][1] == "6.00"  # of 8 and 4
+    assert summaries(load_item("fig4a"), some)["convnet"]["n"] == 1
 
 
-def test_without_matplotlib_the_message_names_the_extra(records, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'scaleconv\[figures\]'"):
-        draw_errors(records, "title", "claim", [tmp_path / "error.png"])
+def test_json_has_each_point_and_over_them_a_mean_per_repeat():
+    found = summaries(load_item("fig4a"), CURVES["fig4a"])
+    assert found["convnet"]["mean"] == 7
+    assert found["convnet"]["std"] == pytest.approx(2**0.5)  # of 6 and 8, the means of the two folds
+    assert found["convnet"]["n"] == 2
+    assert found["convnet"]["points"][0]["x"] == 0.25
+    assert found["convnet"]["points"][0]["mean"] == 9
+
+
+def test_numbers_of_a_curve_are_written_unrounded():
+    lines = list(csv.DictReader(io.StringIO(csv_text(load_item("fig4a"), CURVES["fig4a"]))))
+    (line,) = [row for row in lines if row["model"] == "si_convnet" and row["x"] == "0.25"]
+    assert float(line["error_change_percent"]) == pytest.approx(-100 / 3, abs=1e-12)
+    assert [row["error_change_percent"] for row in lines if row["model"] == "convnet"] == ["", ""]
+
+
+WIDE = [
+    record(m, f, e + f, "p", 1.0)
+    for m, e in (("convnet", 10), ("hierarchical", 11), ("si_convnet", 9), ("ensemble", 8))
+    for f in (0, 1)
+]
+TABLES = {
+    "table1": table_records(
+        {"convnet": [3.48, 3.5], "si_convnet": [3.1, 3.2], "hierarchical": [3.6, 3.7], "rbm": [6, 7]}
+    ),
+    "fig4b": WIDE,
+    **{item: CURVES[item] for item in ("fig3", "winners", "cost")},
+}
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("item", TABLES)
+def test_no_number_is_cut_and_no_column_lost_whatever_the_width(item, width):
+    for table in make_tables(load_item(item), TABLES[item]):
+        text = table.text(width)
+        assert "…" not in text.replace(table.title, "")
+        assert max(map(len, text.splitlines())) <= max(width, 1)
+        for row in table.rows:
+            for cell in row[1:]:
+                assert re.search(rf"(?<!\S){re.escape(cell)}(?!\S)", text), cell
+        words = text.split()
+        assert all(word in words for heading in table.header for word in heading.split())
+
+
+def test_a_table_that_fits_is_one_block_with_headings_on_one_line():
+    table = Table("T", ("method", "error vs ConvNet"), [("ConvNet", "–"), ("SI-ConvNet", "−10.2 %")])
+    assert table.text(80).splitlines() == [
+        "T",
+        "method      error vs ConvNet",
+        "────────────────────────────",
+        "ConvNet                    –",
+        "SI-ConvNet           −10.2 %",
+    ]
+
+
+def test_columns_that_do_not_fit_go_below_with_the_first_column_repeated():
+    table = Table("T", ("x", "aaaaaa", "bbbbbb"), [("1", "1.00", "2.00")])
+    assert table.text(12).splitlines() == [
+        "T",
+        "x  aaaaaa",
+        "─────────",
+        "1    1.00",
+        "",
+        "x  bbbbbb",
+        "─────────",
+        "1    2.00",
+    ]

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..experiments.config import DataConfig, NetworkConfig, TrainingConfig
-from ..experiments.together import Together
-from ..experiments.training import Trainer
+from ..experiments.sgd import Trainer, TrainerGroup
 from ..metrics.timing import Memory, Timing, Workload, captured, compare, repeated, time_interleaved
 from ..models import make_model
 from ..nn import convert
@@ -111,7 +110,7 @@ def measure_epochs(settings: Settings, tick: Tick) -> list[EpochRow]:
     return rows
 
 
-def _trainers(model: str, settings: Settings, runs: int, batches: int) -> Together:
+def _trainers(model: str, settings: Settings, runs: int, batches: int) -> TrainerGroup:
     size, recipe = DataConfig().size, TrainingConfig()
     trainers = []
     for run in range(runs):
@@ -120,7 +119,7 @@ def _trainers(model: str, settings: Settings, runs: int, batches: int) -> Togeth
         images = torch.randn(batches * recipe.batch, 1, size, size, device=settings.device)
         labels = torch.randint(10, (len(images),), device=settings.device)
         trainers.append(Trainer(network, images, labels, recipe, seed=0, fold=run))
-    return Together(trainers)
+    return TrainerGroup(trainers)
 
 
 @contextmanager

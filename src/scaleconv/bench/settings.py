@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..experiments.devices import choose_device
+from ..experiments.sgd import choose_device
 from ..ops.signature import DEFAULT_SCALES, LARGEST_SCALE, check_scales
 
 Tick = Callable[[str], None]  # called after every repeat with what was timed; for display only

@@ -2,19 +2,20 @@
 
 from .config import Experiment
 from .cost import CostStudy
-from .loading import APART, ITEMS, folder_name, load_experiment, load_item, parse_override
-from .plan import plan_runs
+from .items import ITEMS, SEARCHES, check_name, folder_name, load_experiment, load_item, parse_override
 from .records import Epoch, Record, Series, read_records
-from .runner import run_experiment
+from .run import run_experiment
+from .train import plan_runs
 
 __all__ = [
-    "APART",
     "ITEMS",
+    "SEARCHES",
     "CostStudy",
     "Epoch",
     "Experiment",
     "Record",
     "Series",
+    "check_name",
     "folder_name",
     "load_experiment",
     "load_item",

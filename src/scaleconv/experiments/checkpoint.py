@@ -1,12 +1,13 @@
 """Checkpoints: the state of an unfinished run, and the weights of a finished one, as safetensors.
 
-A checkpoint carries the settings of its run and a checksum of its tensors. One that does not fit, or was damaged, is
-refused with a message that says what to do; it is never silently started over.
+A checkpoint carries the settings and the history of its run, and a checksum of all of it: names, types, shapes and
+values of the tensors, and the header. One that does not fit, or was damaged, is refused with a message that names the
+file and says what to do. It is never silently started over.
 """
 
-import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..data.atomic import atomic_path
-from .records import Epoch
-from .schema import build
+from .records import Epoch, checksum, from_columns, to_columns, writing
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State after `epoch` epochs; `run` is all that identifies the run, settings included."""
+    """The state of a run.
 
-    epoch: int
+    Attributes:
+        run: all that identifies the run, settings included.
+        history: of the epochs so far.
+        tensors: by name.
+    """
+
     run: dict[str, Any]
     history: list[Epoch]
     tensors: dict[str, Tensor]
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are done."""
+        return len(self.history)
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -35,29 +44,33 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     header = {
         "epoch": json.dumps(checkpoint.epoch),
         "run": json.dumps(checkpoint.run),
-        "history": json.dumps([asdict(entry) for entry in checkpoint.history]),
-        "md5": _checksum(tensors),
+        "history": json.dumps(to_columns(checkpoint.history)),
     }
-    with atomic_path(path) as part:
-        part.write_bytes(save(tensors, metadata=header))
+    with writing(path) as part:
+        part.write_bytes(save(tensors, metadata={**header, "checksum": _checksum(header, tensors)}))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint of any run.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: the file is damaged, or contradicts itself.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata()
+            header = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if _checksum(tensors) != header["md5"]:
-            raise ValueError("its checksum does not agree")
-        history = [build(Epoch, entry, "its history") for entry in json.loads(header["history"])]
-        return Checkpoint(json.loads(header["epoch"]), json.loads(header["run"]), history, tensors)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        if header.pop("checksum", None) != _checksum(header, tensors):
+            raise ValueError("its checksum does not agree with its content")
+        epoch, run, history = (json.loads(header[key]) for key in ("epoch", "run", "history"))
+        found = Checkpoint(run, from_columns(history), tensors)
+        if epoch != found.epoch:
+            raise ValueError(f"`epoch` (={epoch}) must be the {found.epoch} epochs of its history")
+        return found
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a whole checkpoint ({error}): delete it to start this run again") from None
+    except OSError as error:
+        raise type(error)(f"cannot read the checkpoint {path} ({error.strerror or error})") from None
 
 
 def read_checkpoint(path: Path, run: dict[str, Any]) -> Checkpoint:
@@ -75,6 +88,18 @@ def read_checkpoint(path: Path, run: dict[str, Any]) -> Checkpoint:
     return found
 
 
+def check_shapes(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor | None]) -> None:
+    """Refuse tensors of a file that do not fit: copying would silently repeat those that are too small."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items() if tensor is not None}
+    for name in sorted({*found, *wanted}):
+        shape = tuple(found[name].shape) if name in found else None
+        if shape != shapes.get(name):
+            raise ValueError(
+                f"{path} does not fit the network ({name} must be of shape {shapes.get(name)}, got {shape}): "
+                "delete it to start this run again"
+            )
+
+
 def difference(before: Any, now: Any, key: str = "") -> str:
     """The first setting in which two runs differ, in words."""
     if isinstance(before, dict) and isinstance(now, dict):
@@ -84,9 +109,6 @@ def difference(before: Any, now: Any, key: str = "") -> str:
     return f"{key} was {before!r}, now {now!r}"
 
 
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].numpy().tobytes())
-    return digest.hexdigest()
+def _checksum(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    described = {name: [str(tensor.dtype), list(tensor.shape)] for name, tensor in tensors.items()}
+    return checksum([dict(header), described], *(tensors[name].numpy().tobytes() for name in sorted(tensors)))

@@ -1,17 +1,20 @@
-"""The paper's claims beside what the records say: the same or not. The paper's numbers come from the item's file."""
+"""The paper's claims beside what the records say: the same or not.
+
+A check is one function, registered under the name that `checks` of an item's file gives. The paper's numbers come from
+that file.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .config import Experiment
-from .cost import CostStudy
-from .panels import Line, Panel, is_table, make_panels
+from .config import Item
+from .panels import Line, Panel, make_panels, signed_percent
 from .records import Record
 from .tables import make_rows
 
 OURS, BASE = "si_convnet", "convnet"
 PAIRS = ((OURS, BASE), ("si_rbm", "rbm"))  # of table 1: with scale-invariant filters, and without
-ROUNDING = 1e-9  # a share that equals the paper's is the paper's
+ROUNDING = 1e-9  # a change that equals the paper's is as large as the paper's
 
 
 @dataclass(frozen=True)
@@ -23,18 +26,36 @@ class Claim:
     holds: bool | None
 
 
-def check_claims(item: Experiment | CostStudy, records: Sequence[Record]) -> list[Claim]:
-    """What the records say to the paper's claims about an item; empty if they cannot say anything."""
-    if isinstance(item, Experiment) and is_table(item):
-        return _table(item, records)
-    panels = make_panels(item, records)
-    check = _CHECKS.get(item.item)
-    return check(item, panels) if check and panels else []
+Check = Callable[[Item, Sequence[Record]], list[Claim]]
+CHECKS: dict[str, Check] = {}
 
 
-def _table(item: Experiment, records: Sequence[Record]) -> list[Claim]:
+def register(name: str) -> Callable[[Check], Check]:
+    """Register a function as the check of this name."""
+
+    def add(function: Check) -> Check:
+        CHECKS[name] = function
+        return function
+
+    return add
+
+
+def check_claims(item: Item, records: Sequence[Record]) -> list[Claim]:
+    """What the records say to the paper's claims about an item; empty if they cannot say anything.
+
+    Raises:
+        ValueError: the item names a check that does not exist.
+    """
+    if unknown := [name for name in item.checks if name not in CHECKS]:
+        raise ValueError(f"`checks` of {item.item} must be among {', '.join(CHECKS)}, got {unknown[0]!r}")
+    return [claim for name in item.checks for claim in CHECKS[name](item, records)]
+
+
+@register("table")
+def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
+    """Each method within the paper's spread or below, and the error against the method without scales."""
     claims = []
-    for row in make_rows(records, item.paper, item.baseline):
+    for row in make_rows(records, item.paper, BASE):
         if row.ours is None or not row.paper:
             continue
         mean, *std = row.paper
@@ -49,31 +70,17 @@ def _table(item: Experiment, records: Sequence[Record]) -> list[Claim]:
     for name, other in PAIRS:
         found = {row.model: row for row in make_rows(records, item.paper, other)}
         ours, base = found.get(name), found.get(other)
-        if ours and base and ours.reduction is not None and ours.paper and base.paper:
-            least = 100 * (1 - ours.paper[0] / base.paper[0])
-            holds = ours.reduction >= least - ROUNDING
-            claims.append(Claim(f"{ours.title} {least:.2g} % under {base.title}", f"{ours.reduction:.1f} %", holds))
+        if ours and base and ours.change is not None and ours.paper and base.paper:
+            paper = 100 * (ours.paper[0] / base.paper[0] - 1)
+            text = f"error of {ours.title} vs {base.title}: {signed_percent(paper)}"
+            claims.append(Claim(text, signed_percent(ours.change), ours.change <= paper + ROUNDING))
     return claims
 
 
-def _lines(panel: Panel) -> tuple[Line, Line] | None:
-    """SI-ConvNet and ConvNet, if both are there."""
-    found = {line.model: line for line in panel.lines if not line.control}
-    return (found[OURS], found[BASE]) if OURS in found and BASE in found else None
-
-
-def _both(panel: Panel, lines: tuple[Line, Line]) -> list[tuple[float, float, float, float]]:
-    """x, the two means, and the sum of their deviations, where both were measured."""
-    rows = []
-    for x in panel.xs:
-        ours, base = lines[0].at(x), lines[1].at(x)
-        if ours and base:
-            rows.append((x, ours.mean, base.mean, (ours.std or 0.0) + (base.std or 0.0)))
-    return rows
-
-
-def _below(panel: Panel) -> list[Claim]:
-    lines = _lines(panel)
+@register("below")
+def _below(item: Item, records: Sequence[Record]) -> list[Claim]:
+    """SI-ConvNet has the lower error at every point."""
+    panel, lines = _compared(item, records)
     if not lines:
         return []
     rows = _both(panel, lines)
@@ -86,57 +93,63 @@ def _below(panel: Panel) -> list[Claim]:
     return [Claim("SI-ConvNet below ConvNet at every point", text, holds)]
 
 
-def _shrinks(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
-    claims, panel = _below(panels[0]), panels[0]
-    lines = _lines(panel)
-    if lines and len(rows := _both(panel, lines)) == len(panel.xs) > 1:
-        first, last = rows[0][2] - rows[0][1], rows[-1][2] - rows[-1][1]
-        text = f"from {first:.2f} to {last:.2f} points"
-        claims.append(Claim(f"the gap shrinks with the {panel.x}", text, abs(last) < abs(first)))
-    return claims
+@register("gap_shrinks")
+def _gap_shrinks(item: Item, records: Sequence[Record]) -> list[Claim]:
+    """The gap between the two networks is smaller at the last point than at the first."""
+    panel, lines = _compared(item, records)
+    if not (lines and len(rows := _both(panel, lines)) == len(panel.xs) > 1):
+        return []
+    first, last = rows[0][2] - rows[0][1], rows[-1][2] - rows[-1][1]
+    text = f"from {first:.2f} to {last:.2f} points".replace("-", "−")
+    return [Claim(f"the gap shrinks with the {panel.x}", text, abs(last) < abs(first))]
 
 
-def _unfamiliar(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
-    claims, panel = _below(panels[0]), panels[0]
-    lines = _lines(panel)
+@register("reduction")
+def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
+    """The relative reductions that the paper names: `reduction`, and `reduction at X`."""
+    panel, lines = _compared(item, records)
     if not lines:
         return []
+    claims = []
     for name, (least, *_) in item.paper.items():
         where = name.partition(" at ")[2]
-        found = panel.reduction(lines[0], float(where)) if where else panel.mean_reduction(lines[0])
+        found = panel.change(lines[0], float(where)) if where else panel.mean_change(lines[0])
         if found is not None:
-            paper = f"relative error {least:.0f} % lower {f'at scale {where}' if where else 'on average'}"
-            claims.append(Claim(paper, f"{found:.1f} %", found >= least - ROUNDING))
+            paper = f"error vs ConvNet {f'at scale {where}' if where else 'on average'}: {signed_percent(-least, 0)}"
+            claims.append(Claim(paper, signed_percent(found), found <= -least + ROUNDING))
     return claims
 
 
-def _grows(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
-    claims, panel = _below(panels[0]), panels[0]
-    lines = _lines(panel)
-    if lines and len(rows := _both(panel, lines)) == len(panel.xs) > 1:
-        width = rows[-1][0] - rows[0][0]
-        ours, base = ((rows[-1][column] - rows[0][column]) / width for column in (1, 2))
-        text = f"{ours:.2f} against {base:.2f} points per unit of half-width"
-        claims.append(Claim("the error of SI-ConvNet grows more slowly with the range", text, ours < base))
-    return claims
+@register("grows_slower")
+def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
+    """From the first point to the last the error of SI-ConvNet grows by less."""
+    panel, lines = _compared(item, records)
+    if not (lines and len(rows := _both(panel, lines)) == len(panel.xs) > 1):
+        return []
+    width = rows[-1][0] - rows[0][0]
+    ours, base = ((rows[-1][column] - rows[0][column]) / width for column in (1, 2))
+    text = f"{ours:.2f} against {base:.2f} points per unit of half-width"
+    return [Claim("the error of SI-ConvNet grows more slowly with the range", text, ours < base)]
 
 
-def _invariant(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
-    lines = _lines(panels[0])
-    rows = _both(panels[0], lines) if lines else []
+@register("invariant")
+def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
+    """SI-ConvNet has the higher score at every layer."""
+    panel, lines = _compared(item, records)
+    rows = _both(panel, lines) if lines else []
     if not rows:
         return []
-    texts = [f"{panels[0].label(x)} {ours:.1f} against {base:.1f}" for x, ours, base, _ in rows]
+    texts = [f"{panel.label(x)} {ours:.1f} against {base:.1f}" for x, ours, base, _ in rows]
     above = all(ours > base for _, ours, base, _ in rows)
     return [Claim("SI-ConvNet more invariant at every layer", "; ".join(texts), above)]
 
 
-def _cheaper(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Claim]:
-    """The formula at the paper's scales, and what the chosen order takes there."""
+@register("operations")
+def _operations(item: Item, records: Sequence[Record]) -> list[Claim]:
+    """The paper's formula at the paper's scales, and the operations that are counted there."""
     claims = []
-    for panel in panels:
-        found = {line.model: line for line in panel.lines}
-        at = {model: line.at(2.0) for model, line in found.items()}
+    for panel in make_panels(item, records):
+        at = {line.model: line.at(2.0) for line in panel.lines}
         formula, chosen, direct = (at.get(name) for name in ("formula", "si_conv2d", "direct"))
         if formula and chosen and direct and panel.x.startswith("largest"):
             text = f"formula ×{formula.mean:.1f}; counted ×{direct.mean:.1f} direct, ×{chosen.mean:.1f} as we do it"
@@ -145,11 +158,21 @@ def _cheaper(item: Experiment | CostStudy, panels: Sequence[Panel]) -> list[Clai
     return claims
 
 
-_CHECKS: dict[str, Callable[[Experiment | CostStudy, Sequence[Panel]], list[Claim]]] = {
-    "fig3": _invariant,
-    "fig4a": _shrinks,
-    "fig4b": _shrinks,
-    "fig5a": _unfamiliar,
-    "fig5b": _grows,
-    "cost": _cheaper,
-}
+Networks = tuple[Line, Line]  # SI-ConvNet and ConvNet
+
+
+def _compared(item: Item, records: Sequence[Record]) -> tuple[Panel, Networks | None]:
+    """The first panel, and the two networks in it if both are there."""
+    panel = next(iter(make_panels(item, records)), Panel("", "", "", []))
+    found = {line.model: line for line in panel.lines if not line.control}
+    return panel, ((found[OURS], found[BASE]) if OURS in found and BASE in found else None)
+
+
+def _both(panel: Panel, lines: Networks) -> list[tuple[float, float, float, float]]:
+    """x, the two means, and the sum of their deviations, where both were measured."""
+    rows = []
+    for x in panel.xs:
+        ours, base = lines[0].at(x), lines[1].at(x)
+        if ours and base:
+            rows.append((x, ours.mean, base.mean, (ours.std or 0.0) + (base.std or 0.0)))
+    return rows

@@ -1,50 +1,69 @@
-"""What an experiment is: frozen dataclasses, filled from one TOML file per paper item (`loading.py`).
+"""What an experiment is: frozen dataclasses, filled from one TOML file per item (`items.py` reads it).
 
-An experiment is a set of points, each with its own settings; at every point every model is trained on every fold. A
-table has one point, a curve many. All that a result depends on is in `Settings`, which goes into its record.
+An experiment is a set of points, each with its own settings. At every point every model is trained on every fold. A
+table has one point, a curve has many. `Settings` holds all that a result depends on, and goes into its record.
+
+Every value is checked when it is read. The message names the key in backticks, the rule and the value.
 """
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..data import parse_scales
 from ..data.scaled import TRUNCATIONS
-from ..models import UNSUPERVISED, Shape
+from ..models import TITLES as NETWORKS
+from ..models import UNSUPERVISED, Recipe, Shape
+from ..models.images import check_count
+from ..models.si_rbm import ENLARGING_SCALES
+from ..models.unsupervised import PENALTIES
 from ..ops.signature import DEFAULT_SCALES, check_scales
-from .feature_config import RBMConfig, SIRBMConfig, SoftmaxConfig
-from .titles import TITLES
 
+T = TypeVar("T")
+
+# All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.
+TITLES = {**{name: UNSUPERVISED[name] for name in ("rbm", "si_rbm")}, **NETWORKS, "pixels": UNSUPERVISED["pixels"]}
 PRECISIONS = ("float32", "bfloat16")
 FIGURES = ("lines", "bars")
-MEASURES = ("", "test_scales", "invariance", "winners", "equivariance")
+LARGEST_CANVAS = 512  # 10,000 digits of this size take 10 GB
+LARGEST_SEED = 2**63 - 1
 
-# What the result of a model depends on: these for the networks, and others for those that learn features first.
-OF_NETWORKS = ("data", "network", "training", "measure")
-OF_FEATURES = {
+# What can be measured on a trained network, by name; `measures.py` registers its functions here.
+MEASURES: dict[str, Callable[..., Any]] = {}
+
+# The sections that the result of a model depends on.
+NETWORK_SECTIONS = ("data", "network", "training", "measure")
+FEATURE_SECTIONS = {
     "rbm": ("data", "rbm", "softmax"),
     "si_rbm": ("data", "si_rbm", "softmax"),
     "pixels": ("data", "softmax"),
 }
 
 
+def sections(model: str) -> tuple[str, ...]:
+    """The sections of `Settings` that the result of a model depends on."""
+    return FEATURE_SECTIONS.get(model, NETWORK_SECTIONS)
+
+
 @dataclass(frozen=True)
 class DataConfig:
-    """The digits and how they are divided.
+    """The digits, and which of them train and test in a fold.
 
     Attributes:
         dataset: `mnist`, `fashion` or `embedded`.
         scales: distribution of the digits' scales, as `parse_scales` reads it.
-        size: of the canvas.
+        size: side of the canvas.
         seed: of the scales.
         train: digits to train on.
-        test: digits to test on; each fold draws its own, and its training digits among the others. 0 divides all digits
-            into sets of `train` instead: fold k trains on set k and tests on the other sets.
+        test: digits to test on. Each fold draws its own, then its training digits among the rest. 0 divides all digits
+            into sets of `train`: fold k trains on set k and tests on the other sets.
         sets: how many sets.
         fold_seed: of the order in which digits are drawn; below 0, sets are filled in the order of the file.
         truncate: `error` refuses to cut off foreground at the edge of the canvas, `allow` cuts it.
-        held_out: so many of the training digits are tested on in place of the test digits, and not trained on: for
+        held_out: test on this many of the training digits instead of the test digits, and train on the rest. For
             choosing settings. 0 for none.
     """
 
@@ -62,7 +81,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         parse_scales(self.scales)
         _at_least(self, 1, "size", "train")
-        _at_least(self, 0, "test", "held_out", *(("fold_seed",) if self.test else ()))
+        _at_least(self, 0, "test", "held_out", "seed", *(("fold_seed",) if self.test else ()))
+        _at_most(self, LARGEST_CANVAS, "size")
+        _at_most(self, LARGEST_SEED, "seed", "fold_seed")
         if self.held_out >= self.train:
             raise ValueError(f"`held_out` (={self.held_out}) must leave some of the digits to train on (={self.train})")
         _at_least(self, 2, "sets")
@@ -72,15 +93,15 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of the networks, and their scales.
+    """Sizes and scales of the networks.
 
     Attributes:
         maps: feature maps of the two stages.
         kernel: side of the first kernel.
         hidden: units of the fully connected layer.
-        scales: of the networks that have any.
-        second_scales: of the second layer of the SI-ConvNet, if not `scales`.
-        antialias: whether its layers smooth what they shrink.
+        scales: of every network but the ConvNet.
+        second_scales: of the second layer of the SI-ConvNet; `scales` if empty.
+        antialias: whether the layers of the SI-ConvNet smooth an image before they shrink it.
     """
 
     maps: tuple[int, ...] = (36, 64)
@@ -104,7 +125,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The recipe, the same for all networks of a comparison.
+    """The recipe of stochastic gradient descent, the same for all networks of a comparison.
 
     Attributes:
         epochs: passes over the training digits.
@@ -115,7 +136,7 @@ class TrainingConfig:
         bias_rate: learning rate of the biases, in units of `learning_rate`.
         precision: `float32`, or `bfloat16` for mixed precision.
         evaluate_every: epochs between two tests; the last epoch is always tested.
-        checkpoint_every: epochs between two checkpoints; more if they take less than five seconds.
+        checkpoint_every: epochs between two checkpoints; more if these take less than five seconds.
     """
 
     epochs: int = 700
@@ -137,15 +158,15 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class MeasureConfig:
-    """What is measured on a trained network besides its test error (`measures.py`).
+    """What is measured on a trained network besides its test error.
 
     Attributes:
-        kind: one of `MEASURES`; empty for nothing.
+        kind: a name in `MEASURES`; empty for nothing.
         scales: factors by which digits are rescaled for it.
-        layers: names of the modules whose output is looked at.
+        layers: names of the modules whose output is measured.
         digits: how many of the test digits it is measured on; 0 for all.
-        firing: of invariance, the least part of the images a neuron fires to.
-        top: of invariance, the part of a layer's neurons, the best first, that is averaged.
+        firing: for invariance, the share of the images that a neuron fires to.
+        top: for invariance, the share of a layer's neurons that is averaged, the most invariant first.
     """
 
     kind: str = ""
@@ -156,8 +177,8 @@ class MeasureConfig:
     top: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.kind not in MEASURES:
-            raise ValueError(f"`kind` must be one of {', '.join(MEASURES[1:])}, got {self.kind!r}")
+        if self.kind and self.kind not in MEASURES:
+            raise ValueError(f"`kind` must be one of {', '.join(MEASURES)}, got {self.kind!r}")
         _at_least(self, 0, "digits")
         for name in ("firing", "top"):
             if not 0 < getattr(self, name) <= 1:
@@ -167,8 +188,49 @@ class MeasureConfig:
 
 
 @dataclass(frozen=True)
+class RBMConfig(Recipe):
+    """The recipe of an RBM, and `hidden`, the number of its units."""
+
+    hidden: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("hidden", self.hidden)
+
+
+@dataclass(frozen=True)
+class SIRBMConfig(RBMConfig):
+    """The same for the scale-invariant RBM, and the `scales` of its transforms."""
+
+    scales: tuple[float, ...] = ENLARGING_SCALES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_scales(self.scales)
+
+
+@dataclass(frozen=True)
+class SoftmaxConfig:
+    """The classifier.
+
+    Attributes:
+        penalties: of its squared weights, to choose from.
+        held_out: the part of the training digits on which the penalty is chosen.
+    """
+
+    penalties: tuple[float, ...] = PENALTIES
+    held_out: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not self.penalties or not min(self.penalties) >= 0:
+            raise ValueError(f"`penalties` must hold at least one, none below 0, got {list(self.penalties)}")
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"`held_out` must lie between 0 and 1, got {self.held_out}")
+
+
+@dataclass(frozen=True)
 class Settings:
-    """All that the result of a run depends on, besides its model, fold and seed; each model uses some of it."""
+    """All that the result of a run depends on, besides its model, fold and seed. A model uses some of the sections."""
 
     data: DataConfig = field(default_factory=DataConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -178,25 +240,25 @@ class Settings:
     si_rbm: SIRBMConfig = field(default_factory=SIRBMConfig)
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
 
-    def plain(self, model: str) -> dict[str, Any]:
-        """Those that a model has a use for, as plain values, the way they go into records."""
-        used = {name: asdict(getattr(self, name)) for name in OF_FEATURES.get(model, OF_NETWORKS)}
+    def as_dict(self, model: str) -> dict[str, Any]:
+        """The sections a model uses, as plain values: what goes into its record."""
+        used = {name: asdict(getattr(self, name)) for name in sections(model)}
         values: dict[str, Any] = json.loads(json.dumps(used))
         return values
 
-    def deciding(self, model: str) -> dict[str, Any]:
-        """Those that change the result: not how often a run is tested and saved on the way."""
-        values = self.plain(model)
+    def of_result(self, model: str) -> dict[str, Any]:
+        """What the result depends on: not how often a run is tested and saved."""
+        values = self.as_dict(model)
         for name in ("evaluate_every", "checkpoint_every"):
             values.get("training", {}).pop(name, None)
         return values
 
-    def of_training(self, model: str) -> dict[str, Any]:
-        """Those that the trained weights depend on: not what is measured on them."""
-        return {name: values for name, values in self.deciding(model).items() if name != "measure"}
+    def of_weights(self, model: str) -> dict[str, Any]:
+        """What the trained weights depend on: not what is measured on them."""
+        return {name: values for name, values in self.of_result(model).items() if name != "measure"}
 
     def epochs(self, model: str) -> int:
-        """How many entries the history of a model's run has; the control on pixels is trained in one go."""
+        """Entries in the history of a run; the softmax on pixels is trained in one go."""
         if model == "pixels":
             return 1
         return {"rbm": self.rbm, "si_rbm": self.si_rbm}.get(model, self.training).epochs
@@ -207,10 +269,10 @@ class Point:
     """One value of what an experiment varies.
 
     Attributes:
-        name: goes into file names; empty for the only point of a table.
-        x: where it lies on the axis.
-        label: for people; the value of x if not given.
         settings: of its runs.
+        name: goes into file names; empty for the only point of a table.
+        x: its position on the axis.
+        label: shown instead of x.
     """
 
     settings: Settings
@@ -229,7 +291,7 @@ class Point:
 
 @dataclass(frozen=True)
 class FigureConfig:
-    """Words and axes of an item's figure and table; `kind` is `lines`, or `bars` where x is no quantity."""
+    """Axes of an item's figure and table; `kind` is `lines`, or `bars` where x is no quantity."""
 
     x: str = ""
     y: str = "test error (%)"
@@ -242,22 +304,42 @@ class FigureConfig:
             raise ValueError(f"`kind` of a figure must be one of {', '.join(FIGURES)}, got {self.kind!r}")
 
 
+class Item(Protocol):
+    """What every item of the suite has, whether it trains networks (`Experiment`) or times a layer.
+
+    How an item is run, drawn and described is decided by its class: `run_item`, `make_panels` and `footnotes` are
+    `functools.singledispatch` functions, to which a class adds its own.
+    """
+
+    @property
+    def item(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def claim(self) -> str: ...
+    @property
+    def checks(self) -> tuple[str, ...]: ...
+    @property
+    def paper(self) -> dict[str, tuple[float, ...]]: ...
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One item of the paper under one preset.
 
     Attributes:
-        item, preset: where the settings come from.
+        item, preset: the file and the preset the settings come from.
         title: heading of its table and figure.
-        models: names in `TITLES`, for which the runner has a procedure.
+        models: names in `TITLES`.
         baseline: the model the others are compared with.
-        folds: which repeats are run: sets of the digits, or draws of them.
+        folds: the repeats: sets of the digits, or draws of them.
         points: what is varied, one group of runs each.
-        claim: what the paper says about it.
+        claim: what the paper says about it, in a sentence.
+        checks: which claims are checked against the records: names in `claims.py`.
         seed: of the weights and of the order of the digits, shared by all networks.
-        reuse: items whose networks are taken, instead of trained again, where settings, fold and seed are the same.
-        figure: words and axes.
-        paper: what the paper reports: for a model the mean, and the standard deviation if it gives one; else by name.
+        reuse: items whose trained networks are used where settings, fold and seed are the same.
+        figure: axes.
+        paper: the paper's numbers: mean and, if given, standard deviation for each model, others by name.
     """
 
     item: str
@@ -268,6 +350,7 @@ class Experiment:
     folds: tuple[int, ...]
     points: tuple[Point, ...]
     claim: str = ""
+    checks: tuple[str, ...] = ()
     seed: int = 0
     reuse: tuple[str, ...] = ()
     figure: FigureConfig = field(default_factory=FigureConfig)
@@ -295,11 +378,17 @@ class Experiment:
                     rule = f"lie between 0{most}" if most else "be at least 0"
                     raise ValueError(f"`folds` must {rule}, got {fold}")
         _at_least(self, 0, "seed")
+        _at_most(self, LARGEST_SEED, "seed")
 
     @property
     def settings(self) -> Settings:
         """Those of the first point, for what is the same at all of them."""
         return self.points[0].settings
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table of methods, as Table 1 is, and not a set of curves."""
+        return not self.points[0].name and not self.settings.measure.kind
 
     def at_point(self, name: str | None) -> "Experiment":
         """The same with one point only, the first if none is named."""
@@ -313,3 +402,46 @@ def _at_least(config: Any, least: float, *names: str) -> None:
     for name in names:
         if not getattr(config, name) >= least:
             raise ValueError(f"`{name}` must be at least {least}, got {getattr(config, name)}")
+
+
+def _at_most(config: Any, most: float, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) > most:
+            raise ValueError(f"`{name}` must be at most {most}, got {getattr(config, name)}")
+
+
+def build(kind: type[T], table: Any, where: str) -> T:
+    """Make a dataclass of a table: of a TOML file, a record or a checkpoint.
+
+    Raises:
+        ValueError: an unknown or missing key, or a value of the wrong kind; the message begins with the key.
+    """
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table, got {table!r}")
+    hints = get_type_hints(kind)
+    if unknown := sorted(set(table) - set(hints)):
+        raise ValueError(f"`{unknown[0]}` in {where} is unknown: it must be one of {', '.join(hints)}")
+    optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}  # type: ignore[arg-type]
+    if missing := sorted(set(hints) - optional - set(table)):
+        raise ValueError(f"`{missing[0]}` in {where} is missing")
+    return kind(**{key: _convert(value, hints[key], key, where) for key, value in table.items()})
+
+
+def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
+    if kind is Any:
+        return value
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _convert(value, inner[0], key, where)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return build(kind, value, f"{where}, [{key}]")
+    if origin is dict and isinstance(value, Mapping):
+        return {name: _convert(item, inner[1], f"{key}.{name}", where) for name, item in value.items()}
+    if origin in (tuple, list) and isinstance(value, list | tuple):
+        return origin(_convert(item, inner[0], key, where) for item in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+        return value
+    name = kind.__name__ if isinstance(kind, type) and origin is None else str(kind)
+    raise ValueError(f"`{key}` in {where} must be {name}, got {value!r}")

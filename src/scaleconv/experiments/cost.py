@@ -24,8 +24,12 @@ from ..ops.resampling import linear_map
 from ..ops.signature import make_signature
 from .checkpoint import difference
 from .config import FigureConfig
-from .plan import Silent, Watcher
-from .records import Record, Series, describe_environment, read_record, record_path, write_record
+from .items import STUDIES
+from .panels import Line, Panel, make_panels, of_model, series_values
+from .records import Record, Series, describe_environment, read_record, record_name, write_record
+from .report import footnotes, joined, repeats
+from .run import run_item
+from .train import Silent, Watcher
 
 # What is compared; the keys stand where the name of a model stands in other records.
 METHODS = {
@@ -35,6 +39,7 @@ METHODS = {
     "si_conv2d": "SIConv2d",
 }
 SWEEPS = {"largest": "largest of six scales", "count": "number of scales from 1 to 2"}
+UNITS = {"operations": "operations (Conv2d = 1)", "milliseconds": "forward + backward (ms)"}
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class CostStudy:
     folds: tuple[int, ...]
     calls: int = 10
     claim: str = ""
+    checks: tuple[str, ...] = ()
     baseline: str = "conv2d"
     figure: FigureConfig = field(default_factory=FigureConfig)
     paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -131,7 +137,7 @@ def run_cost(study: CostStudy, folder: Path, *, device: str = "cpu", watcher: Wa
     watcher.plan(study.item, len(wanted))
     records = []
     for layer, method, fold in wanted:
-        path = record_path(folder, method, layer.name, fold, 0)
+        path = folder / record_name(method, layer.name, fold, 0)
         if not path.exists():
             write_record(folder, _measure(study, layer, method, fold, folder.name, device))
         watcher.end(f"{METHODS[method]}, {layer.title}, repeat {fold}")
@@ -223,3 +229,41 @@ def _check(record: Record, study: CostStudy, path: Path) -> Record:
             "give these results another --name, or delete the old ones"
         )
     return record
+
+
+STUDIES["cost"] = CostStudy
+
+
+@run_item.register
+def _run(item: CostStudy, folder: Path, device: str, data_dir: Path | None, watcher: Watcher) -> list[Record]:
+    return run_cost(item, folder, device=device, watcher=watcher)
+
+
+@make_panels.register
+def _panels(item: CostStudy, records: Sequence[Record]) -> list[Panel]:
+    """For each layer operations and time, against the largest scale and against the number of scales."""
+    panels = []
+    for layer in item.layers:
+        of_layer = [record for record in records if record.point == layer.name]
+        for sweep, axis in SWEEPS.items():
+            for quantity, unit in UNITS.items():
+                lines = []
+                for method, title in METHODS.items():
+                    values = series_values(of_model(of_layer, method), f"{quantity} {sweep}")
+                    if values:
+                        lines.append(Line(method, title, values))
+                if lines:
+                    panels.append(Panel(layer.title, axis, unit, lines, log_y=True))
+    return panels
+
+
+@footnotes.register
+def _footnotes(item: CostStudy, records: Sequence[Record]) -> list[str]:
+    calls, batch = (joined(record.config["cost"][key] for record in records) for key in ("calls", "batch"))
+    devices = joined(record.environment["device"] for record in records)
+    return [
+        f"Batches of {batch}, on {devices}.",
+        f"Time is the median of {calls} calls, on a GPU replays of a CUDA graph, which leave out the host; "
+        f"mean ± standard deviation over {repeats(records)} repeats.",
+        "Operations count the resampling too; the paper's formula does not.",
+    ]

@@ -1,7 +1,7 @@
-"""Figures from records. The only room of the package, with the preview of the data, that draws.
+"""Figures from records. The only module, with the preview of the data, that draws.
 
-A model has the same colour in every figure. Pictures are written as PNG and SVG, and the same records give the same
-bytes.
+A model has the same colour in every figure. Figures are written as PNG and SVG, and the same records give the same
+bytes. What an RBM learned is drawn from its weights, which are kept on the machine that trained it.
 """
 
 import textwrap
@@ -10,12 +10,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..data.atomic import atomic_path
-from ..metrics import relative_reduction, summarise
+import torch
+from torch import Tensor
+
+from ..metrics import summarise
 from ..models import UNSUPERVISED
-from .panels import Line, Panel
-from .records import Record
-from .titles import TITLES
+from ..models.unsupervised import STEPS
+from .checkpoint import load_checkpoint
+from .config import TITLES, Experiment, Item
+from .panels import Line, Panel, make_panels, relative_change, signed_percent
+from .records import Record, writing
 
 COLOURS = {
     "convnet": "#4477aa",
@@ -33,14 +37,26 @@ COLOURS = {
 }
 MARKERS = {"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"}
 FORMATS = ("png", "svg")
-FEW = 20  # tests of a run
+FEW = 20  # tests of a run that are marked on its line
 LETTERS = 50  # that fit under an axis
+GAP = 1  # pixels between two filters
+SHOWN = 100  # filters, the first ones and not the best
+
+
+def draw(item: Item, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
+    """Draw the figure of an item into a folder, in every format."""
+    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    if isinstance(item, Experiment) and item.is_table:
+        draw_errors(records, item.title, item.claim, paths)
+    else:
+        draw_panels(make_panels(item, records), item.title, item.claim, paths)
+    return paths
 
 
 def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequence[Path]) -> None:
-    """Test error against epoch, one line per method: the mean over its runs, and the range they span.
+    """Test error against epoch, one line per method: the mean over its runs, and their range.
 
-    Methods that learn features have one error only, that of the classifier at the end; it is drawn across all epochs.
+    Methods that learn features have one error, that of the classifier at the end; it is drawn across all epochs.
     """
     figure = make_figure(7, 4.5)
     axis = figure.add_subplot()
@@ -60,8 +76,8 @@ def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequen
         epochs = sorted(epoch for epoch, errors in by_epoch.items() if len(errors) == len(runs))
         means = [fmean(by_epoch[epoch]) for epoch in epochs]
         label = f"{TITLES[model]}: {means[-1]:.2f} % (n = {len(runs)})"
-        few = len(epochs) <= FEW  # then it should be seen where there are tests, and where only a line between them
-        axis.plot(epochs, means, color=COLOURS[model], label=label, marker="o" if few else None, markersize=4)
+        marker = "o" if len(epochs) <= FEW else None
+        axis.plot(epochs, means, color=COLOURS[model], label=label, marker=marker, markersize=4)
         low, high = ([end(by_epoch[epoch]) for epoch in epochs] for end in (min, max))
         axis.fill_between(epochs, low, high, color=COLOURS[model], alpha=0.15, linewidth=0)
     axis.set(xlabel="epoch", ylabel="test error (%), mean and range over folds", yscale="log")
@@ -75,8 +91,8 @@ def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequen
 
 
 def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
-    """All panels of an item; beside one whose curves are compared, how far they lie under the baseline."""
-    compare = len(panels) == 1 and panels[0].kind == "lines" and bool(panels[0].compared())
+    """All panels of an item; beside a single panel of errors, their change against the baseline."""
+    compare = len(panels) == 1 and panels[0].kind == "lines" and bool(panels[0].compared)
     count = len(panels) + compare
     columns = 4 if count > 4 else count
     figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.2 * -(-count // columns))
@@ -86,7 +102,7 @@ def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence
         if panel.title:
             axis.set_title(panel.title, fontsize=9)
     if compare:
-        _reductions(axes[1], panels[0])
+        _changes(axes[1], panels[0])
     save_figure(figure, title, claim, paths)
 
 
@@ -114,42 +130,41 @@ def _lines(axis: Any, panel: Panel) -> None:
     _ticks(axis, panel)
 
 
-def _reductions(axis: Any, panel: Panel) -> None:
-    """Percent under the baseline: over all repeats, and the deviation between repeats."""
-    for line in panel.compared():
+def _changes(axis: Any, panel: Panel) -> None:
+    """Error against the baseline in percent: over all repeats, and the deviation between repeats."""
+    for line in panel.compared:
         found = {x: panel.pairs(line, x) for x in panel.xs}
         xs = [x for x in panel.xs if found[x]]
-        spread = [summarise([relative_reduction(a, b) for a, b in found[x]]).std or 0 for x in xs]
-        mean = panel.mean_reduction(line)
-        label = f"{line.title}: {round(mean)} % on average" if mean is not None else line.title
-        axis.errorbar(xs, [panel.reduction(line, x) for x in xs], spread, label=label, **_style(line))
-    baseline = next((line.title for line in panel.lines if line.model == panel.baseline), panel.baseline)
+        spread = [summarise([relative_change(a, b) for a, b in found[x]]).std or 0 for x in xs]
+        mean = panel.mean_change(line)
+        label = f"{line.title}: {signed_percent(mean, 0)} on average" if mean is not None else line.title
+        axis.errorbar(xs, [panel.change(line, x) for x in xs], spread, label=label, **_style(line))
     axis.axhline(0, color=COLOURS[panel.baseline], linewidth=1)
-    axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} under {baseline} (%), ± std")
+    axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} vs {panel.baseline_title} (%), ± std")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     _ticks(axis, panel)
 
 
 def _bars(axis: Any, panel: Panel) -> None:
-    """Side by side; or one above the other where the labels would not fit under them."""
+    """Vertical bars; horizontal ones where the labels would not fit under them."""
     labels = _labels(panel)
-    lying = sum(map(len, labels)) > LETTERS
+    horizontal = sum(map(len, labels)) > LETTERS
     width = 0.8 / len(panel.lines)
     for index, line in enumerate(panel.lines):
         found = {x: summary for x in panel.xs if (summary := line.at(x))}
         places = [panel.xs.index(x) + (index - (len(panel.lines) - 1) / 2) * width for x in found]
-        (axis.barh if lying else axis.bar)(
+        (axis.barh if horizontal else axis.bar)(
             places,
             [summary.mean for summary in found.values()],
             width,
-            **{"xerr" if lying else "yerr": [summary.std or 0 for summary in found.values()]},
+            **{"xerr" if horizontal else "yerr": [summary.std or 0 for summary in found.values()]},
             color=COLOURS[line.model],
             alpha=0.35 if line.control else 1,
             capsize=3,
             label=f"{line.title} (n = {max((summary.n for summary in found.values()), default=0)})",
         )
-    if lying:
+    if horizontal:
         axis.set_yticks(range(len(panel.xs)), labels)
         axis.invert_yaxis()
         axis.set(ylabel=panel.x, xlabel=f"{panel.y}, mean ± std")
@@ -217,7 +232,7 @@ def make_figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'scaleconv[figures]'") from None
+        raise ImportError("figures need matplotlib: pip install 'scaleconv[experiments]'") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -231,5 +246,67 @@ def save_figure(figure: Any, title: str, claim: str, paths: Sequence[Path]) -> N
     for path in paths:
         kind = path.suffix.removeprefix(".")
         # Without a date and with fixed names inside, the same records give the same file.
-        with atomic_path(path) as part, rc_context({"svg.hashsalt": "scaleconv", "svg.fonttype": "none"}):
+        with writing(path) as part, rc_context({"svg.hashsalt": "scaleconv", "svg.fonttype": "none"}):
             figure.savefig(part, dpi=130, format=kind, metadata={"Date": None} if kind == "svg" else None)
+
+
+def draw_learned_filters(results: Path, folder: Path, name: str) -> list[Path]:
+    """Draw what the RBMs of an experiment learned, each from its first run whose weights are there.
+
+    Args:
+        results: folder of the experiment.
+        folder: of the pictures.
+        name: how their names begin.
+    """
+    written = []
+    for model in ("rbm", "si_rbm"):
+        for weights in sorted((results / "weights").glob(f"{model}-*.safetensors"))[:1]:
+            found = load_checkpoint(weights)
+            size = (found.run["config"]["data"]["size"],) * 2
+            filters, samples = (found.tensors[part].unflatten(-1, size) for part in ("rbm.weight", "samples"))
+            shown = filters[:SHOWN]
+            title = f"{TITLES[model]}, fold {found.run['fold']}: the first {len(shown)} of {len(filters)} filters"
+            path = folder / f"{name}-{model}.png"  # it is all pixels: an SVG would only wrap them
+            draw_filters(shown, samples, title, [path])
+            written.append(path)
+    return written
+
+
+def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[Path], *, columns: int = 10) -> None:
+    """Write a picture of filters, red where they are positive and blue where negative, beside samples.
+
+    Args:
+        filters: (J, height, width), each scaled by its own largest value, so that weak ones can be seen too.
+        samples: (N, height, width) in [0, 1], as `train_unsupervised` draws them.
+        title: above both.
+        paths: their endings name the formats, such as `.png`.
+        columns: tiles in a row.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: there is nothing to draw.
+    """
+    for name, tiles in (("filters", filters), ("samples", samples)):
+        if tiles.dim() != 3 or 0 in tiles.shape:
+            raise ValueError(f"`{name}` must be of shape (N, height, width), none of them 0, got {tuple(tiles.shape)}")
+    largest = filters.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(filters.dtype).tiny)
+    panels = [
+        ("filters", tile(filters / largest, columns, 0.0), "RdBu_r", -1),
+        (f"samples, {STEPS} Gibbs steps from test digits", tile(samples, columns, 1.0), "gray", 0),
+    ]
+    figure = make_figure(12, 6.4)
+    for axis, (heading, sheet, colours, lowest) in zip(figure.subplots(1, 2), panels, strict=True):
+        axis.imshow(sheet.cpu().numpy(), cmap=colours, vmin=lowest, vmax=1, interpolation="nearest")
+        axis.set_title(heading)
+        axis.set_axis_off()
+    save_figure(figure, title, "", paths)
+
+
+def tile(images: Tensor, columns: int, frame: float) -> Tensor:
+    """Lay images (N, H, W) out in rows, a line of the value `frame` between them; the last row is filled with it."""
+    count, height, width = images.shape
+    rows = -(-count // columns)
+    sheet = torch.full((rows * columns, height + GAP, width + GAP), frame, dtype=images.dtype, device=images.device)
+    sheet[:count, :height, :width] = images
+    lines = sheet.view(rows, columns, height + GAP, width + GAP).transpose(1, 2)
+    return lines.reshape(rows * (height + GAP), -1)[:-GAP, :-GAP]

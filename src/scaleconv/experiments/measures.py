@@ -1,7 +1,11 @@
-"""What is measured on trained networks besides the test error; each measure turns a network into series for its record.
+"""What is measured on trained networks besides the test error.
 
-Errors at scales the network has rarely seen (figure 5a), the invariance of its neurons (figure 3), and two that the
-paper does not have: which level wins, and how equivariant features are.
+A measure is one function, registered under the name that `kind` of a file's `[measure]` section gives. It takes a run,
+its trained network and its digits, and returns series for the record. Each series becomes a panel of the figure with a
+line per model, unless `panels.py` arranges it otherwise.
+
+Here are errors at unfamiliar scales (figure 5a), the invariance of neurons (figure 3), and two measures that the paper
+does not have: which level wins, and how equivariant features are.
 """
 
 from collections.abc import Callable
@@ -14,17 +18,33 @@ from ..data import make_scaled
 from ..metrics import equivariance_error, invariance_scores, top_mean
 from ..nn import SIConv2d
 from ..ops import si_conv2d
-from .digits import RunDigits
-from .plan import Run
+from .config import MEASURES
 from .records import Series
-from .training import count_errors
+from .sgd import count_errors
+from .train import Run, RunDigits
+
+Measure = Callable[[Run, nn.Module, RunDigits], dict[str, Series]]
+
+
+def register(name: str) -> Callable[[Measure], Measure]:
+    """Register a function as the measure of this name."""
+
+    def add(function: Measure) -> Measure:
+        if name in MEASURES:
+            raise ValueError(f"`name` of a measure must be new, got {name!r}")
+        MEASURES[name] = function
+        return function
+
+    return add
 
 
 def measure(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """Measure what the run's settings name on its trained network."""
-    return _MEASURES[run.settings.measure.kind](run, network, digits)
+    found: dict[str, Series] = MEASURES[run.settings.measure.kind](run, network, digits)
+    return found
 
 
+@register("test_scales")
 def _test_scales(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """The test error in percent with all test digits at one scale, for each of the scales."""
     config = run.settings.measure
@@ -36,10 +56,11 @@ def _test_scales(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, S
     return {"test_error": Series(list(config.scales), errors)}
 
 
+@register("invariance")
 def _invariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
-    """The mean score of the best neurons of each layer, after training and before.
+    """The mean score of the most invariant neurons of each layer, after training and before.
 
-    The images are the test digits of MNIST-Scale, each at its own scale; they are what is rescaled, pixels and all.
+    The test digits of MNIST-Scale, each already at its own scale, are what is rescaled.
     """
     config = run.settings.measure
     images = digits.test[: config.digits or None]
@@ -55,22 +76,23 @@ def _invariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Se
     return found
 
 
+@register("winners")
 @torch.no_grad()
 def _winners(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """How often each level wins, in percent, against the true scale of the digits.
 
-    Counted where it matters: at the position where a filter answers most to the image, if it answers more than to an
-    empty one. Elsewhere on the empty background all levels tie.
+    Counted once per filter and image, at the position of the strongest response, if that exceeds the response to an
+    empty image. On the empty background all levels tie.
     """
     config = run.settings.measure
     layers = {name: module for name, module in network.named_modules() if isinstance(module, SIConv2d)}
     if not layers:
         raise ValueError(f"`models` must have scale-invariant layers for winners, got {run.model!r}")
     counts = {name: [[0] * len(layer.scales) for _ in config.scales] for name, layer in layers.items()}
-    blank = _answers(network, layers, digits.blank())
+    blank = _strongest(network, layers, digits.blank())
     for index, scale in enumerate(config.scales):
         for some in digits.at_scale(scale, config.digits or None).split(500):
-            for name, (strength, winner) in _answers(network, layers, some).items():
+            for name, (strength, winner) in _strongest(network, layers, some).items():
                 chosen = winner[strength > blank[name][0] + 1e-6]
                 votes = F.one_hot(chosen, len(layers[name].scales)).sum(0).tolist()
                 counts[name][index] = [a + b for a, b in zip(counts[name][index], votes, strict=True)]
@@ -82,8 +104,8 @@ def _winners(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Serie
     return found
 
 
-def _answers(network: nn.Module, layers: dict[str, SIConv2d], images: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """For each layer the strongest answer of each filter to each image, and the level it came from: (N, M) both."""
+def _strongest(network: nn.Module, layers: dict[str, SIConv2d], images: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """For each layer the strongest response of each filter to each image, and the level it came from: both (N, M)."""
     inputs: dict[str, Tensor] = {}
     handles = [
         layer.register_forward_pre_hook(lambda _, given, name=name: inputs.__setitem__(name, given[0]))
@@ -94,7 +116,7 @@ def _answers(network: nn.Module, layers: dict[str, SIConv2d], images: Tensor) ->
     finally:
         for handle in handles:
             handle.remove()
-    answers = {}
+    found = {}
     for name, layer in layers.items():
         output, winner = si_conv2d(
             inputs[name],
@@ -109,10 +131,11 @@ def _answers(network: nn.Module, layers: dict[str, SIConv2d], images: Tensor) ->
             return_winner=True,
         )
         strength, position = output.flatten(2).max(2)
-        answers[name] = strength, winner.flatten(2).gather(2, position.unsqueeze(2)).squeeze(2).long()
-    return answers
+        found[name] = strength, winner.flatten(2).gather(2, position.unsqueeze(2)).squeeze(2).long()
+    return found
 
 
+@register("equivariance")
 def _equivariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """The relative distance between features of rescaled digits and rescaled features, layer by layer."""
     config = run.settings.measure
@@ -123,11 +146,3 @@ def _equivariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, 
         for layer, value in equivariance_error(network, images, rescaled, scale, config.layers, digits.blank()).items():
             curves[layer].append(value)
     return {layer: Series(list(config.scales), values) for layer, values in curves.items()}
-
-
-_MEASURES: dict[str, Callable[[Run, nn.Module, RunDigits], dict[str, Series]]] = {
-    "test_scales": _test_scales,
-    "invariance": _invariance,
-    "winners": _winners,
-    "equivariance": _equivariance,
-}

@@ -1,31 +1,42 @@
 """One JSON file per finished run: the evidence behind every table and figure.
 
 A record says what was run (settings, seed, fold), where (versions, hardware, commit) and what came out (per epoch, and
-in the end). It is written whole or not at all, and checked when it is read.
+in the end). It is written whole or not at all. Floats are rounded to what is significant, the history is stored as
+columns, and a checksum covers everything. A file that was damaged, or that contradicts itself, is refused by name.
+
+Records of the first format (a list of epochs, no checksum) are still read.
 """
 
+import hashlib
 import json
 import math
 import os
 import platform
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from ..data.atomic import atomic_path
-from .schema import build
+from .config import TITLES, Settings, build, sections
+
+DIGITS, LOSS_DIGITS, TIME_DIGITS = 6, 5, 3  # significant digits of a number, of a loss and of an epoch's seconds
+COLUMNS = ("epoch", "train_loss", "seconds", "tested", "test_error")  # of a history
+ROUNDING = 1e-5  # relative: how far rounded numbers may differ that should be equal
 
 
 @dataclass(frozen=True)
 class Epoch:
     """One epoch of a run: the training loss, the test error in percent where it was measured, and its seconds.
 
-    The loss of an RBM is the mean squared error of its reconstructions. The control on pixels has one entry, with the
+    The loss of an RBM is the mean squared error of its reconstructions. The softmax on pixels has one entry, with the
     cross-entropy on its held-out digits.
     """
 
@@ -59,7 +70,7 @@ class Record:
         seconds: of training, without tests, over all sittings; of an RBM, with the choice of its classifier.
         seconds_per_epoch: median over the epochs, without tests.
         runs_together: how many runs shared the device meanwhile.
-        point, x, label: at which point of the experiment, where that lies on its axis, and its name for people.
+        point, x, label: which point of the experiment, its position on the axis, and its label.
         series: what else was measured, by name.
     """
 
@@ -81,29 +92,32 @@ class Record:
     series: dict[str, Series] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """Its file's name."""
+        return record_name(self.model, self.point, self.fold, self.seed)
+
+    @property
     def error(self) -> float:
         """The test error of a run that has one."""
         if self.test_error is None:
-            raise ValueError(f"`test_error` of {self.model}, fold {self.fold}, must be there, got None")
+            raise ValueError(f"`test_error` of {self.name} must be there, got None")
         return self.test_error
 
 
-def record_path(folder: Path, model: str, point: str, fold: int, seed: int) -> Path:
-    """Where the record of a run lies in the folder of its experiment."""
+def record_name(model: str, point: str, fold: int, seed: int) -> str:
+    """The file of a run in the folder of its experiment."""
     at = f"-{point}" if point else ""
-    return folder / f"{model}{at}-fold{fold}-seed{seed}.json"
-
-
-def path_of(folder: Path, record: Record) -> Path:
-    """Where this record lies."""
-    return record_path(folder, record.model, record.point, record.fold, record.seed)
+    return f"{model}{at}-fold{fold}-seed{seed}.json"
 
 
 def write_record(folder: Path, record: Record) -> Path:
-    """Write a record, whole or not at all."""
-    path = path_of(folder, record)
-    with atomic_path(path) as part:
-        part.write_text(json.dumps(asdict(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    """Write a record, whole or not at all: a line per key, and per column of the history."""
+    path = folder / record.name
+    values = {**_rounded(asdict(record)), "history": to_columns(record.history)}
+    lines = [f' "{key}": {_line(value)}' for key, value in {**values, "checksum": checksum(values)}.items()]
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    with writing(path) as part:
+        part.write_text(text, encoding="utf-8")
     return path
 
 
@@ -114,18 +128,15 @@ def read_record(path: Path) -> Record:
         ValueError: the file is not a whole, valid record.
     """
     try:
-        record = build(Record, json.loads(path.read_text(encoding="utf-8")), "the record")
-        if record.test_error is not None and not (record.history and 0 <= record.test_error <= 100):
-            raise ValueError("`history` must not be empty, and `test_error` a percentage")
-        if record.test_error is None and not record.series:
-            raise ValueError("`test_error` must be there where no `series` is")
-        if any(len(series.x) != len(series.y) for series in record.series.values()):
-            raise ValueError("`series` must have a value for each x")
-        if path_of(path.parent, record) != path:
-            at = f", {record.point}" if record.point else ""
-            raise ValueError(f"it is of {record.model}{at}, fold {record.fold}, seed {record.seed}")
-    except ValueError as error:
+        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        record = build(Record, _checked(values), "the record")
+        _check_consistency(record)
+        if record.name != path.name:
+            raise ValueError(f"it is of {record.name.removesuffix('.json')}")
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is not a valid record ({error}): delete it and run the experiment again") from None
+    except OSError as error:
+        raise type(error)(f"cannot read the record {path} ({error.strerror})") from None
     return record
 
 
@@ -133,6 +144,140 @@ def read_records(folder: Path) -> list[Record]:
     """All records of an experiment, by model, point, fold and seed."""
     records = [read_record(path) for path in sorted(folder.glob("*.json"))]
     return sorted(records, key=lambda r: (r.model, -math.inf if r.x is None else r.x, r.point, r.fold, r.seed))
+
+
+def to_columns(history: Sequence[Epoch]) -> dict[str, list[Any]]:
+    """A history as columns of rounded numbers: three of all epochs, two of those that were tested.
+
+    Example:
+        >>> to_columns([Epoch(1, 2.302585, None, 0.1234567), Epoch(2, 1.5, 12.5, 0.1)])
+        {'epoch': [1, 2], 'train_loss': [2.3026, 1.5], 'seconds': [0.123, 0.1], 'tested': [2], 'test_error': [12.5]}
+    """
+    tested = [entry for entry in history if entry.test_error is not None]
+    return {
+        "epoch": [entry.epoch for entry in history],
+        "train_loss": [_significant(entry.train_loss, LOSS_DIGITS) for entry in history],
+        "seconds": [_significant(entry.seconds, TIME_DIGITS) for entry in history],
+        "tested": [entry.epoch for entry in tested],
+        "test_error": [_significant(entry.test_error, DIGITS) for entry in tested],
+    }
+
+
+def from_columns(columns: Any) -> list[Epoch]:
+    """The history of a file: columns, or in the first format a list of epochs.
+
+    Raises:
+        ValueError: columns that are missing or of different lengths, or epochs that are not 1, 2, 3, …
+    """
+    entries = columns
+    if isinstance(columns, Mapping):
+        if set(columns) != set(COLUMNS) or not all(isinstance(column, list) for column in columns.values()):
+            raise ValueError(f"`history` must have the columns {', '.join(COLUMNS)}")
+        epoch, loss, seconds, tested, error = (columns[name] for name in COLUMNS)
+        if not (len(epoch) == len(loss) == len(seconds) and len(tested) == len(error) and set(tested) <= set(epoch)):
+            raise ValueError("`history` must have a value for each epoch, and an error for each that was tested")
+        errors = dict(zip(tested, error, strict=True))
+        rows = zip(epoch, loss, seconds, strict=True)
+        entries = [{"epoch": n, "train_loss": a, "test_error": errors.get(n), "seconds": b} for n, a, b in rows]
+    if not isinstance(entries, list):
+        raise ValueError(f"`history` must be columns, got {type(entries).__name__}")
+    history = [build(Epoch, entry, "the history") for entry in entries]
+    if [entry.epoch for entry in history] != list(range(1, len(history) + 1)):
+        raise ValueError("`epoch` in the history must count from 1 without a gap")
+    return history
+
+
+def checksum(values: Any, *others: bytes) -> str:
+    """SHA-256 of plain values, whatever the order of their keys, and of further bytes."""
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
+    for other in others:
+        digest.update(other)
+    return digest.hexdigest()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """As `atomic_path`, without what a killed run has left of the same file, and with a message that names the file."""
+    remove_leftovers(path)
+    try:
+        with atomic_path(path) as part:
+            yield part
+    except OSError as error:
+        if error.errno is None:  # it has its message
+            raise
+        raise type(error)(
+            f"cannot write {path} ({error.strerror}): make room, or name another directory (--results)"
+        ) from None
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the `.part` files that runs killed in the middle of writing this file have left."""
+    for part in path.parent.glob(f".{path.name}.*.part"):
+        part.unlink(missing_ok=True)
+
+
+def _checked(values: Any) -> dict[str, Any]:
+    """The values of a file without their checksum, the history as a list of epochs."""
+    if not isinstance(values, dict):
+        raise ValueError(f"the record must be a table, got {type(values).__name__}")
+    columnar = isinstance(values.get("history"), dict)
+    if columnar or "checksum" in values:
+        stored = values.pop("checksum", None)
+        if stored != checksum(values):
+            raise ValueError("its checksum does not agree with its content")
+    return {**values, "history": [asdict(entry) for entry in from_columns(values.get("history"))]}
+
+
+def _check_consistency(record: Record) -> None:
+    """Refuse a record whose parts contradict each other, or lack what tables are made of."""
+    if not isinstance(record.environment.get("device"), str):
+        raise ValueError("`environment` must name the device")
+    if record.test_error is None and not record.series:
+        raise ValueError("`test_error` must be there where no `series` is")
+    if any(len(series.x) != len(series.y) for series in record.series.values()):
+        raise ValueError("`series` must have a value for each x")
+    if record.model in TITLES:
+        if missing := [name for name in sections(record.model) if name not in record.config and name != "measure"]:
+            raise ValueError(f"`config` must have the section {missing[0]}")
+        settings = build(Settings, record.config, "`config`")
+        if len(record.history) != settings.epochs(record.model):
+            raise ValueError(
+                f"`history` must have the {settings.epochs(record.model)} epochs of `config`, got {len(record.history)}"
+            )
+    if record.test_error is None:
+        return
+    errors = [record.test_error, *(entry.test_error for entry in record.history if entry.test_error is not None)]
+    if not (record.history and all(0 <= error <= 100 for error in errors)):
+        raise ValueError("`history` must not be empty, and `test_error` a percentage")
+    measured = record.series.get("test_error")
+    expected = fmean(measured.y) if measured and measured.y else record.history[-1].test_error
+    if expected is None or not math.isclose(expected, record.test_error, rel_tol=ROUNDING, abs_tol=ROUNDING):
+        source = "the mean of its series" if measured else "the last of its history"
+        raise ValueError(f"`test_error` (={record.test_error}) must be {source} (={expected})")
+
+
+def _rounded(value: Any) -> Any:
+    """Plain values with floats rounded; `config` holds settings, which are kept as they are."""
+    if isinstance(value, dict):
+        return {key: item if key == "config" else _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return _significant(value, DIGITS)
+
+
+def _significant(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def _line(value: Any) -> str:
+    """JSON on one line, but a history as one line per column."""
+    if isinstance(value, dict) and "train_loss" in value:
+        return "{\n" + ",\n".join(f'  "{key}": {_line(column)}' for key, column in value.items()) + "\n }"
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number")
 
 
 @lru_cache(maxsize=8)

@@ -1,95 +1,233 @@
-"""The outcome of an item as people read it: terminal table, Markdown, CSV and figure, all from records."""
+"""The outcome of an item, all from records: on the terminal, beside the records, and in the documents.
+
+`docs/reproduction.md` keeps its prose: only the text between `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
+NAME is an item, for its table and figure, or `claims`, for the list of what the paper says and whether ours agrees.
+"""
 
 import json
-import sys
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
+from ..table import markdown_row, terminal_width, wrapped
+from .claims import check_claims
+from .config import TITLES, Experiment, Item
+from .figures import draw, draw_learned_filters
+from .items import ITEMS, folder_name, load_item
+from .panels import signed_percent
+from .records import Record, read_records, writing
+from .tables import csv_text, make_rows, make_tables, summaries
 
-from ..data.atomic import atomic_path
-from . import panel_tables, tables
-from .config import Experiment
-from .cost import CostStudy
-from .figures import FORMATS, draw_errors, draw_panels
-from .filters import draw_learned
-from .notes import footnotes
-from .panels import is_table, make_panels
-from .records import Record
-
-Item = Experiment | CostStudy
+PAGE = "reproduction.md"
+SAME = {True: "yes", False: "no", None: "not yet"}
 
 
-def terminal_tables(item: Item, records: Sequence[Record]) -> list[Table]:
-    """The tables for a terminal: one, or one for each panel."""
-    if isinstance(item, Experiment) and is_table(item):
-        rows = tables.make_rows(records, item.paper, item.baseline)
-        return [_terminal(item.title, tables.header(item), [tables.cells(row) for row in rows])]
-    found = []
-    for panel in make_panels(item, records):
-        title = ": ".join(part for part in (item.title, panel.title, panel.y) if part)
-        found.append(_terminal(title, panel_tables.header(panel), panel_tables.rows(panel)))
-    return found
-
-
-def print_table(item: Item, records: Sequence[Record]) -> None:
-    """Print the tables and notes; a terminal knows its width, a file should not be folded at 80."""
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(Group(*terminal_tables(item, records), Text("\n".join(footnotes(item, records)), style="italic")))
+def print_tables(item: Item, records: Sequence[Record]) -> None:
+    """Print the tables and the notes under them, as wide as the terminal."""
+    width = terminal_width()
+    tables = make_tables(item, records)
+    heading = [] if len(tables) == 1 and tables[0].title == item.title else [wrapped(item.title, width)]
+    notes = [wrapped(note, width) for note in footnotes(item, records)]
+    print("\n\n".join([*heading, *(table.text(width) for table in tables), "\n".join(notes)]))
 
 
 def print_json(item: Item, records: Sequence[Record]) -> None:
-    """Mean, std and n per model, and at each point where there are any, as JSON."""
-    is_curve = not is_table(item)
-    found = panel_tables.as_json(make_panels(item, records)) if is_curve else tables.summaries(records)
-    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    """Print mean, std and n per model, and at each point of a curve, as JSON."""
+    print(json.dumps(summaries(item, records), indent=1))
 
 
 def markdown(item: Item, records: Sequence[Record]) -> str:
     """The tables of an item as Markdown, with the notes under them."""
-    if isinstance(item, Experiment) and is_table(item):
-        text = tables.markdown(tables.make_rows(records, item.paper, item.baseline), item)
-    else:
-        text = panel_tables.markdown(make_panels(item, records))
-    return "\n".join([text, "", *footnotes(item, records), ""])
+    blocks = []
+    for table in make_tables(item, records):
+        heading = [] if table.title == item.title else [f"**{table.title}**", ""]
+        blocks.append("\n".join([*heading, table.markdown()]))
+    return "\n".join(["\n\n".join(blocks), "", *footnotes(item, records), ""])
 
 
-def comma_separated(item: Item, records: Sequence[Record]) -> str:
-    """The tables of an item as CSV."""
-    if isinstance(item, Experiment) and is_table(item):
-        return tables.comma_separated(tables.make_rows(records, item.paper, item.baseline))
-    return panel_tables.comma_separated(make_panels(item, records))
+@singledispatch
+def footnotes(item: Any, records: Sequence[Record]) -> list[str]:
+    """The lines under an item's table: how its numbers were made, from the records."""
+    raise TypeError(f"`item` must be of a class with footnotes, got {type(item).__name__}")
 
 
-def draw(item: Item, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
-    """Draw the figure of an item into a folder, in every format."""
-    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
-    if is_table(item):
-        draw_errors(records, item.title, item.claim, paths)
-    else:
-        draw_panels(make_panels(item, records), item.title, item.claim, paths)
-    return paths
+@footnotes.register
+def _footnotes(item: Experiment, records: Sequence[Record]) -> list[str]:
+    if not records:
+        return ["No records yet."]
+    if not item.is_table:
+        return [f"Mean ± standard deviation over {repeats(records)} folds.", *_training_notes(records)]
+    baseline = TITLES[item.baseline]
+    return [
+        "Test error in percent, mean ± standard deviation over folds.",
+        f"error vs {baseline}: relative change of the mean error; below 0 is better. "
+        "p: exact paired sign-flip test of that difference.",
+        *_training_notes(records),
+        *_feature_notes(records),
+        "A dash under “ours” means that there are no records of the method.",
+        "s / epoch: seconds of the device for one epoch of one run, without tests.",
+    ]
+
+
+def _training_notes(records: Sequence[Record]) -> list[str]:
+    """On what was trained, and how large the networks are."""
+    networks = [record for record in records if "network" in record.config]
+    digits = (
+        f"Trained on {numbers(_trained_on(record) for record in records)} "
+        f"{joined(record.config['data']['dataset'] for record in records)} digits"
+    )
+    devices = joined(record.environment["device"] for record in records)
+    if not networks:
+        return [f"{digits}, on {devices}."]
+    pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
+    epochs = joined(count for _, count in pairs)  # in the order of the digits
+    maps = joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
+    return [f"{digits} for {epochs} epochs, on {devices}; {maps} feature maps."]
+
+
+def _trained_on(record: Record) -> int:
+    data = record.config["data"]
+    return int(data["train"]) - int(data.get("held_out", 0))
+
+
+def _feature_notes(records: Sequence[Record]) -> list[str]:
+    """How the RBMs were trained, how they compare with each other, and what the control is."""
+    lines = []
+    machines = [record for record in records if record.model in ("rbm", "si_rbm")]
+    if machines:
+        hidden = numbers(record.config[record.model]["hidden"] for record in machines)
+        epochs = numbers(len(record.history) for record in machines)
+        lines.append(f"RBMs: {hidden} hidden units, {epochs} epochs without labels, then a softmax classifier.")
+    for row in make_rows(machines, {}, "rbm"):
+        if row.change is not None:
+            p = "" if row.p is None else f" (p = {row.p:.3f})"
+            lines.append(f"{row.title}: error vs RBM {signed_percent(row.change)}{p}.")
+    if any(record.model == "pixels" for record in records):
+        lines.append(
+            "Softmax on pixels: the same classifier without learned features; its one epoch is all its training."
+        )
+    return lines
+
+
+def repeats(records: Sequence[Record]) -> str:
+    """How many folds and seeds there are of each model at each point."""
+    keys = {(record.model, record.point) for record in records}
+    return numbers(len({(r.fold, r.seed) for r in records if (r.model, r.point) == key}) for key in keys)
+
+
+def joined(values: Iterable[object]) -> str:
+    """Different values in the order they come in."""
+    return " / ".join(dict.fromkeys(map(str, values)))
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Different numbers, the smallest first."""
+    return " / ".join(map(str, sorted(set(values))))
+
+
+def check_item(item: Item, records: Sequence[Record]) -> None:
+    """Refuse records of another kind of item, whose numbers would mean something else.
+
+    Raises:
+        ValueError: names the first record that does not belong to the item.
+    """
+    for record in records:
+        if isinstance(item, Experiment):
+            measured = record.config.get("measure", {}).get("kind", "")
+            fits = "data" in record.config and measured == item.settings.measure.kind
+            fits = fits and (bool(measured) or (record.x is None) == item.is_table)
+        else:
+            fits = item.item in record.config
+        if not fits:
+            raise ValueError(f"`item` must be the one the records were made for, got {item.item!r} for {record.name}")
+
+
+def write_tables(item: Item, records: Sequence[Record], folder: Path) -> list[Path]:
+    """Write table.md and table.csv beside the records."""
+    texts = {
+        folder / "table.md": f"# {item.title}\n\n{markdown(item, records)}",
+        folder / "table.csv": csv_text(item, records),
+    }
+    for path, text in texts.items():
+        with writing(path) as part:
+            part.write_text(text, encoding="utf-8")
+    return list(texts)
 
 
 def write_report(item: Item, records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write table.md, table.csv, the figure and what RBMs learned, if any did, beside the records."""
-    texts = {
-        folder / "table.md": f"# {item.title}\n\n{markdown(item, records)}",
-        folder / "table.csv": comma_separated(item, records),
-    }
-    for path, text in texts.items():
-        with atomic_path(path) as part:
-            part.write_text(text, encoding="utf-8")
-    learned = draw_learned(folder, folder, "filters") if is_table(item) else []
-    return [*texts, *draw(item, records, folder, "figure"), *learned]
+    """Write tables, the figure and what RBMs learned, if any did, beside the records."""
+    written = [*write_tables(item, records, folder), *draw(item, records, folder, "figure")]
+    return [*written, *(draw_learned_filters(folder, folder, "filters") if _is_table(item) else [])]
 
 
-def _terminal(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=Text(title), title_justify="left")
-    for column, name in enumerate(header):
-        table.add_column(name, justify="left" if column == 0 else "right", no_wrap=len(header) <= 7)
-    for row in rows:
-        table.add_row(*row)
-    return table
+def find_folder(results: Path, name: str, *, small: bool = True) -> Path | None:
+    """The folder of that name, or, if it has no records, the one with the most whose name begins with it.
+
+    Without `small`, never the quick version of an item in the place of the one of the paper's size.
+    """
+    others = [path for path in results.glob(f"{name}-*") if small or not path.name.endswith("-quick")]
+    folders = [results / name, *sorted(others, key=lambda path: (-_count_records(path), path.name))]
+    return next((folder for folder in folders if _count_records(folder)), None)
+
+
+def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
+    """Write the tables beside the records, and the figures and the page of the documents; return what was written.
+
+    Figures go into the documents only, so that each is kept once. An item without markers is left out of the page.
+
+    Raises:
+        ValueError: the page is missing, or a marker of it is not closed.
+    """
+    page = docs / PAGE
+    if not page.is_file():
+        raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
+    text = page.read_text(encoding="utf-8")
+    written: list[Path] = []
+    claims = [markdown_row(["item", "the paper", "ours", "same"]), markdown_row(["---"] * 4)]
+    for name in ITEMS:
+        item = load_item(name, preset)
+        folder = find_folder(results, folder_name(name, preset), small=False)
+        if folder is None:
+            text = _replace(text, name, "No records yet.", page)
+            continue
+        records = read_records(folder)
+        check_item(item, records)
+        (docs / "figures").mkdir(parents=True, exist_ok=True)
+        written += [*write_tables(item, records, folder), *draw(item, records, docs / "figures", name)]
+        written += draw_learned_filters(folder, docs / "figures", name) if _is_table(item) else []
+        # Weights are not kept with the records: a picture that was drawn from some stays in the page without them.
+        names = [name, *(path.stem for path in sorted((docs / "figures").glob(f"{name}-*.png")))]
+        pictures = [f"![{_alt(item.title, each)}](figures/{each}.png)" for each in names]
+        blocks = [*pictures[:1], f"Records: `{folder.name}`.", markdown(item, records).strip(), *pictures[1:]]
+        text = _replace(text, name, "\n\n".join(blocks), page)
+        checked = check_claims(item, records)
+        claims += [markdown_row([name, claim.paper, claim.ours, SAME[claim.holds]]) for claim in checked]
+    text = _replace(text, "claims", "\n".join(claims), page)
+    with writing(page) as part:
+        part.write_text(text, encoding="utf-8")
+    return [*written, page]
+
+
+def _is_table(item: Item) -> bool:
+    return isinstance(item, Experiment) and item.is_table
+
+
+def _alt(title: str, name: str) -> str:
+    model = name.partition("-")[2]
+    return f"{TITLES.get(model, model)}: filters and samples" if model else title
+
+
+def _count_records(folder: Path) -> int:
+    return len(list(folder.glob("*-fold*-seed*.json")))
+
+
+def _replace(text: str, name: str, content: str, page: Path) -> str:
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    if begin not in text and end not in text:
+        return text
+    pattern = re.compile(rf"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"{page} must have the markers {begin} and {end}")
+    return pattern.sub(lambda _: f"{begin}\n{content}\n{end}", text)

@@ -1,0 +1,380 @@
+"""Trains the runs of an experiment: which there are, the digits each one sees, and what training leaves of it.
+
+A run is one model on one fold at one point. Its paths follow from it alone, so an interrupted experiment finds what it
+left behind. Networks are trained by stochastic gradient descent (`sgd.py`), with tests and checkpoints in between; RBMs
+and the softmax on pixels by `train_unsupervised`, all folds at once and without checkpoints, since they take minutes.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..data import (
+    Digits,
+    ScaledSet,
+    Split,
+    hold_out,
+    load_digits,
+    make_folds,
+    make_scaled,
+    make_set,
+    make_split,
+    parse_scales,
+    scalar_mean,
+)
+from ..models import Fold, UnsupervisedRun, UnsupervisedSettings, make_model, train_unsupervised
+from ..models.contrastive import Progress
+from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
+from .config import TITLES, DataConfig, Experiment, Point, Settings
+from .records import Epoch, Series, record_name
+from .sgd import Trainer, TrainerGroup, count_errors
+
+SECONDS_BETWEEN = 5.0  # checkpoints, at least: on a GPU ten epochs may take less time than one
+
+
+@dataclass(frozen=True)
+class Run:
+    """One network on one fold at one point."""
+
+    model: str
+    point: Point
+    fold: int
+    seed: int
+
+    @property
+    def settings(self) -> Settings:
+        return self.point.settings
+
+    @property
+    def title(self) -> str:
+        at = f", {self.point.title}" if self.point.title else ""
+        return f"{TITLES[self.model]}{at}, fold {self.fold}"
+
+    def identity(self) -> dict[str, Any]:
+        """All that its weights depend on."""
+        config = self.settings.of_weights(self.model)
+        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": config}
+
+    def record(self, folder: Path) -> Path:
+        return folder / record_name(self.model, self.point.name, self.fold, self.seed)
+
+    def checkpoint(self, folder: Path) -> Path:
+        """The state of the unfinished run."""
+        return folder / "checkpoints" / self.record(folder).with_suffix(".safetensors").name
+
+    def weights(self, folder: Path) -> Path:
+        """The weights of the finished run."""
+        return folder / "weights" / self.record(folder).with_suffix(".safetensors").name
+
+    def network(self) -> nn.Module:
+        """Its network as it is before training, on the CPU."""
+        torch.manual_seed(self.seed)
+        settings = self.settings.network
+        shape = settings.shape(self.settings.data.size)
+        return make_model(
+            self.model,
+            shape,
+            settings.scales,
+            second_scales=settings.second_scales,
+            antialias=settings.antialias,
+        )
+
+
+def plan_runs(experiment: Experiment) -> list[Run]:
+    """All runs, model by model, point by point."""
+    return [
+        Run(model, point, fold, experiment.seed)
+        for model in experiment.models
+        for point in experiment.points
+        for fold in experiment.folds
+    ]
+
+
+class Watcher(Protocol):
+    """Is told about the progress of runs, for display only."""
+
+    def plan(self, title: str, runs: int) -> None:
+        """This many runs are to be done."""
+
+    def begin(self, run: Run, done: int) -> None:
+        """A run begins, or resumes after this many epochs."""
+
+    def epoch(self, run: Run, entry: Epoch) -> None:
+        """A run has finished an epoch."""
+
+    def end(self, title: str) -> None:
+        """A run is finished, now or earlier."""
+
+
+class Silent:
+    """A `Watcher` that says nothing."""
+
+    def plan(self, title: str, runs: int) -> None: ...
+
+    def begin(self, run: Run, done: int) -> None: ...
+
+    def epoch(self, run: Run, entry: Epoch) -> None: ...
+
+    def end(self, title: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunDigits:
+    """The digits of one run, on its device.
+
+    Attributes:
+        train, test: images (N, 1, H, W). The mean of the training pixels, one number, is subtracted (appendix C).
+        train_labels, test_labels: (N,)
+        originals: (N, 28, 28) uint8, the test digits as published.
+        scales: (N,) float64, the factors of the test digits.
+        mean: of the training pixels.
+        config: how they were made.
+    """
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    originals: Tensor
+    scales: Tensor
+    mean: float
+    config: DataConfig
+
+    def at_scale(self, scale: float, count: int | None = None) -> Tensor:
+        """The test digits, all scaled by one factor instead of their own, as the network would see them.
+
+        What leaves the canvas is cut off.
+        """
+        made = make_scaled(self.originals[:count], scale, self.config.size, truncate="allow")
+        return made - self.mean
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Images as they were before the mean was subtracted, in [0, 1]."""
+        return (images + self.mean).clamp(0, 1)
+
+    def blank(self) -> Tensor:
+        """An empty image, as the network would see it: (1, 1, H, W)."""
+        return torch.full_like(self.test[:1], -self.mean)
+
+
+class DigitStore:
+    """Makes the digits of runs; each scaled set is made once and shared by all runs that use it."""
+
+    def __init__(self, device: torch.device, data_dir: Path | None = None) -> None:
+        self.device, self.data_dir = device, data_dir
+        self._digits: dict[str, Digits] = {}
+        self._sets: dict[tuple[str, str, int, int, str], ScaledSet] = {}
+
+    def of(self, config: DataConfig, fold: int) -> RunDigits:
+        digits, made = self._load(config.dataset), self._scaled(config)
+        split = divide(digits.labels, config, fold)
+        train, test = split.train.to(self.device), split.test.to(self.device)
+        mean = scalar_mean(made.images[train])
+        return RunDigits(
+            train=made.images[train] - mean,
+            train_labels=made.labels[train],
+            test=made.images[test] - mean,
+            test_labels=made.labels[test],
+            originals=digits.images[split.test].to(self.device),
+            scales=made.scales[test],
+            mean=mean,
+            config=config,
+        )
+
+    def _load(self, dataset: str) -> Digits:
+        if dataset not in self._digits:
+            self._digits[dataset] = load_digits(dataset, data_dir=self.data_dir)
+        return self._digits[dataset]
+
+    def _scaled(self, config: DataConfig) -> ScaledSet:
+        key = (config.dataset, config.scales, config.size, config.seed, config.truncate)
+        if key not in self._sets:
+            scales = parse_scales(config.scales)
+            digits = self._load(config.dataset)
+            made = make_set(digits, scales, config.size, seed=config.seed, truncate=config.truncate)
+            images, labels, factors = (part.to(self.device) for part in (made.images, made.labels, made.scales))
+            self._sets[key] = ScaledSet(images, labels, factors, made.parameters)
+        return self._sets[key]
+
+
+def divide(labels: Tensor, config: DataConfig, fold: int) -> Split:
+    """Which digits train and test in a fold.
+
+    With `test` digits named, each fold is a draw of its own: for one fold the test digits are the same whatever the
+    number of training digits, and a smaller training set is part of a larger one.
+
+    Raises:
+        ValueError: there are too few digits.
+    """
+    needed = config.train + config.test if config.test else config.train * config.sets
+    if needed > len(labels):
+        rule = f"`test` (={config.test})" if config.test else f"each of `sets` (={config.sets})"
+        raise ValueError(
+            f"`data.train` (={config.train}) with {rule} must not need more than the {len(labels)} digits of "
+            f"{config.dataset}, got {needed}"
+        )
+    if config.test:
+        split = make_split(labels, config.train, config.test, seed=config.fold_seed + fold)
+    else:
+        seed = config.fold_seed if config.fold_seed >= 0 else None
+        split = make_folds(labels, config.train, count=config.sets, seed=seed)[fold]
+    return hold_out(split, config.held_out, labels) if config.held_out else split
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training leaves of a run.
+
+    Attributes:
+        weights: by name, as the network's `load_state_dict` takes them; of an RBM, with samples from it.
+        history: of all epochs; the last one was tested.
+        parameters: numbers learned.
+        runs_together: how many runs shared the device.
+        other_seconds: of training outside of its epochs.
+        series: what else was measured in training, by name.
+    """
+
+    weights: dict[str, Tensor]
+    history: list[Epoch]
+    parameters: int
+    runs_together: int
+    other_seconds: float = 0.0
+    series: dict[str, Series] = field(default_factory=dict)
+
+
+def train_networks(runs: Sequence[Run], store: DigitStore, folder: Path, watcher: Watcher) -> dict[Run, Outcome]:
+    """Train runs with equal networks, recipes and numbers of batches; those at the same epoch train at once."""
+    groups: dict[int, dict[Run, Checkpoint | None]] = {}
+    for run in runs:
+        path = run.checkpoint(folder)
+        checkpoint = read_checkpoint(path, run.identity()) if path.exists() else None
+        groups.setdefault(checkpoint.epoch if checkpoint else 0, {})[run] = checkpoint
+    outcomes: dict[Run, Outcome] = {}
+    for group in groups.values():
+        outcomes |= _train_group(group, store, folder, watcher)
+    return outcomes
+
+
+def _train_group(
+    group: dict[Run, Checkpoint | None], store: DigitStore, folder: Path, watcher: Watcher
+) -> dict[Run, Outcome]:
+    recipe = next(iter(group)).settings.training
+    digits = {run: store.of(run.settings.data, run.fold) for run in group}
+    trainers: dict[Run, Trainer] = {}
+    histories: dict[Run, list[Epoch]] = {}
+    for run, checkpoint in group.items():
+        seen = digits[run]
+        network = run.network().to(seen.train.device)
+        trainers[run] = Trainer(network, seen.train, seen.train_labels, recipe, seed=run.seed, fold=run.fold)
+        histories[run] = list(checkpoint.history) if checkpoint else []
+        if checkpoint:
+            weights = trainers[run].state()
+            momenta = {name: weights.get(name.replace("momentum.", "weight.", 1)) for name in checkpoint.tensors}
+            check_shapes(run.checkpoint(folder), checkpoint.tensors, {**momenta, **weights})
+            trainers[run].load_state(checkpoint.tensors)
+        watcher.begin(run, len(histories[run]))
+    trained = TrainerGroup(list(trainers.values()))
+    done = len(next(iter(histories.values())))
+    saved = time.perf_counter()
+    for epoch in range(done + 1, recipe.epochs + 1):
+        start = time.perf_counter()
+        trained.epoch(epoch)
+        losses = {run: trainer.mean_loss() for run, trainer in trainers.items()}
+        _refuse_divergence(losses, epoch, folder)
+        seconds = time.perf_counter() - start
+        last = epoch == recipe.epochs
+        due = epoch % recipe.checkpoint_every == 0 and time.perf_counter() - saved >= SECONDS_BETWEEN
+        for run, trainer in trainers.items():
+            tested = last or epoch % recipe.evaluate_every == 0
+            entry = Epoch(epoch, losses[run], _test(trainer, digits[run]) if tested else None, seconds)
+            histories[run].append(entry)
+            if due and not last:
+                state = Checkpoint(run.identity(), histories[run], trainer.state())
+                write_checkpoint(run.checkpoint(folder), state)
+            watcher.epoch(run, entry)
+        saved = time.perf_counter() if due else saved
+    return {run: _network_outcome(trainer, histories[run], len(trainers)) for run, trainer in trainers.items()}
+
+
+def _test(trainer: Trainer, digits: RunDigits) -> float:
+    return 100 * count_errors(trainer.network, digits.test, digits.test_labels) / len(digits.test_labels)
+
+
+def _network_outcome(trainer: Trainer, history: list[Epoch], runs_together: int) -> Outcome:
+    weights = {name.removeprefix("weight."): t for name, t in trainer.state().items() if name.startswith("weight.")}
+    parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
+    return Outcome(weights, history, parameters, runs_together)
+
+
+def _refuse_divergence(losses: dict[Run, float], epoch: int, folder: Path) -> None:
+    for run, loss in losses.items():
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"{run.title} diverged: its loss is {loss} in epoch {epoch}; lower training.learning_rate "
+                f"(={run.settings.training.learning_rate}) and delete {folder / 'checkpoints'}"
+            )
+
+
+def train_features(runs: Sequence[Run], store: DigitStore, folder: Path, watcher: Watcher) -> dict[Run, Outcome]:
+    """Train runs of one method that learns features without labels, all folds at once.
+
+    The classifier is trained once, after the last epoch, so only that one has a test error. `folder` is not used: an
+    interrupted run starts over.
+    """
+    model, settings, seed = runs[0].model, runs[0].settings, runs[0].seed
+    folds = []
+    for run in runs:
+        digits = store.of(run.settings.data, run.fold)
+        train, test = digits.pixels(digits.train), digits.pixels(digits.test)
+        folds.append(Fold(train, digits.train_labels, test, digits.test_labels))
+        watcher.begin(run, 0)
+
+    def watch(progress: Progress) -> None:
+        if progress.epoch < settings.epochs(model):  # the last one is reported below, with its test error
+            for run, loss in zip(runs, progress.reconstruction.tolist(), strict=True):
+                watcher.epoch(run, Epoch(progress.epoch, loss, None, progress.seconds))
+
+    try:
+        found = train_unsupervised(model, folds, _unsupervised_settings(model, settings), seed=seed, watch=watch)
+    except ValueError as error:
+        raise ValueError(f"{TITLES[model]}: {error}, in the settings [{model}]") from None
+    outcomes = {}
+    for run, result in zip(runs, found, strict=True):
+        outcomes[run] = _feature_outcome(result, len(runs))
+        watcher.epoch(run, outcomes[run].history[-1])
+    return outcomes
+
+
+def _unsupervised_settings(model: str, settings: Settings) -> UnsupervisedSettings:
+    """What `train_unsupervised` is told of a model's settings."""
+    classifier = UnsupervisedSettings(penalties=settings.softmax.penalties, held_out=settings.softmax.held_out)
+    if model == "rbm":
+        return replace(classifier, hidden=settings.rbm.hidden, recipe=settings.rbm)
+    if model == "si_rbm":
+        machine = settings.si_rbm
+        return replace(classifier, hidden=machine.hidden, recipe=machine, scales=machine.scales)
+    return classifier
+
+
+def _feature_outcome(result: UnsupervisedRun, runs: int) -> Outcome:
+    losses, errors = result.held_out_losses, result.held_out_errors
+    # Samples are kept with the weights: drawing them takes digits, and a picture is made from this file alone.
+    tensors = result.weights if result.samples is None else {**result.weights, "samples": result.samples}
+    series = {
+        "held_out_loss": Series(list(losses), list(losses.values())),
+        "held_out_error": Series(list(errors), list(errors.values())),
+    }
+    pairs = zip(result.reconstruction, result.epoch_seconds, strict=True)
+    epochs = [Epoch(number, loss, None, seconds) for number, (loss, seconds) in enumerate(pairs, start=1)]
+    if not epochs:  # pixels: a classifier only
+        history = [Epoch(1, losses[result.penalty], result.test_error, result.seconds)]
+        return Outcome(tensors, history, result.parameters, 1, series=series)
+    history = [*epochs[:-1], replace(epochs[-1], test_error=result.test_error)]
+    other = result.seconds - sum(result.epoch_seconds)
+    return Outcome(tensors, history, result.parameters, runs, other, series)

@@ -1,0 +1,234 @@
+"""Reports are made from records: notes, files beside the records, and the documents, whose prose is left alone."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from command import refused
+from helpers.records import CURVES, record, table_records
+from scaleconv.experiments import ITEMS, load_experiment, load_item, read_records, report
+from scaleconv.experiments.checkpoint import Checkpoint, write_checkpoint
+from scaleconv.experiments.claims import check_claims
+from scaleconv.experiments.panels import make_panels
+from scaleconv.experiments.records import write_record
+from scaleconv.experiments.report import (
+    check_item,
+    find_folder,
+    footnotes,
+    markdown,
+    print_json,
+    print_tables,
+    write_documents,
+    write_report,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+PAGE = "prose\n<!-- begin claims -->\nwhat stood there\n<!-- end claims -->\n" + "".join(
+    f"## {item}\n<!-- begin {item} -->\n<!-- end {item} -->\nmore prose\n" for item in ITEMS
+)
+
+
+@pytest.mark.parametrize("item", CURVES)
+def test_every_curve_has_a_table_a_file_of_numbers_json_and_two_pictures(item, tmp_path, capsys):
+    loaded, records = load_item(item), CURVES[item]
+    paths = write_report(loaded, records, tmp_path)
+    assert [path.name for path in paths] == ["table.md", "table.csv", "figure.png", "figure.svg"]
+    assert paths[0].read_text().startswith(f"# {loaded.title}\n")
+    assert "a device" in paths[0].read_text()
+    assert loaded.claim.split(":")[0].split(".")[0] in paths[3].read_text()
+    print_tables(loaded, records)
+    assert loaded.title in " ".join(capsys.readouterr().out.split())
+    print_json(loaded, records)
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {record.model for record in records}
+    for summary in found.values():
+        assert {"mean", "std", "n", "points"} == set(summary)
+        assert all({"x", "label", "mean", "std", "n"} <= set(point) for point in summary["points"])
+
+
+def test_the_report_of_table_1_is_a_table_twice_and_a_picture_twice(tmp_path):
+    errors = {"convnet": [4.0, 5.0, 6.0], "si_convnet": [3.0, 4.5, 4.5]}
+    paths = write_report(load_experiment("table1", "quick"), table_records(errors), tmp_path)
+    assert [path.name for path in paths] == ["table.md", "table.csv", "figure.png", "figure.svg"]
+    assert "| SI-ConvNet | 3.13 ± 0.19 | 4.00 ± 0.87 | 3 | −20.0 % | 0.250 | 1 |" in paths[0].read_text()
+    assert "60 embedded digits for 3 epochs, on a device; 2 and 3 feature maps." in paths[0].read_text()
+    assert paths[2].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_tables_are_as_wide_as_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    print_tables(load_item("fig4b"), CURVES["fig4b"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    assert any("10.00" in line or "9.00 ± 1.41" in line for line in lines)
+
+
+def test_rbms_are_compared_with_each_other_in_a_note():
+    records = table_records({"convnet": [4.0, 4.0], "rbm": [8.0, 6.0], "si_rbm": [6.0, 5.5], "pixels": [20.0, 20.0]})
+    notes = footnotes(load_experiment("table1"), records)
+    assert "RBMs: 30 hidden units, 3 epochs without labels, then a softmax classifier." in notes
+    assert "Scale-invariant RBM: error vs RBM −17.9 % (p = 0.500)." in notes
+
+
+def test_the_note_names_the_epochs_in_the_order_of_the_digits():
+    made = [record("convnet", 0, 5.0, f"p{n}", float(n)) for n in (100, 20, 3)]
+    made = [
+        replace(
+            one, config={**one.config, "data": {"train": int(one.x), "dataset": "embedded"}}, history=one.history * n
+        )
+        for one, n in zip(made, (1, 2, 3), strict=True)
+    ]
+    assert any(
+        note.startswith("Trained on 3 / 20 / 100 embedded digits for 3 / 2 / 1 epochs")
+        for note in footnotes(load_item("fig4b"), made)
+    )
+
+
+def test_sets_of_scales_are_bars_with_a_note_of_the_digits_left_to_train_on(tmp_path):
+    made = [record("si_convnet", fold, 4 + fold, point="wide", x=3.0, label="0.52 – 2.7 (6)") for fold in range(2)]
+    config = {**made[0].config, "data": {**made[0].config["data"], "train": 1000, "held_out": 200}}
+    made = [replace(one, config=config) for one in made]
+    item = load_item("scales")
+    (panel,) = make_panels(item, made)
+    assert (panel.kind, panel.label(3.0)) == ("bars", "0.52 – 2.7 (6)")
+    assert any(note.startswith("Trained on 800 ") for note in footnotes(item, made))
+    assert [path.name for path in write_report(item, made, tmp_path)][-2:] == ["figure.png", "figure.svg"]
+
+
+def test_what_rbms_learned_is_drawn_beside_a_table_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("scaleconv.experiments.report.draw_learned_filters", lambda *_: [tmp_path / "drawn"])
+    made = [record("si_convnet", 0, 4.0, x=1.0)]
+    beside = {item: write_report(load_item(item), made, tmp_path) for item in ("table1", "recipes")}
+    assert {item: tmp_path / "drawn" in paths for item, paths in beside.items()} == {"table1": True, "recipes": False}
+
+
+WRONG_ITEMS = [
+    ("cost", "fig4a"),
+    ("table1", "fig4a"),
+    ("fig4a", "fig3"),
+    ("fig3", "cost"),
+    ("fig4a", "table1"),
+    ("fig3", "winners"),
+]
+
+
+@pytest.mark.parametrize(("item", "records"), WRONG_ITEMS)
+def test_records_of_another_item_are_refused_by_name(item, records):
+    made = CURVES.get(records) or table_records({"convnet": [4.0]})
+    with pytest.raises(ValueError, match=f"`item` must be the one .*, got '{item}' for {made[0].name}"):
+        check_item(load_item(item), made)
+
+
+@pytest.mark.parametrize("item", CURVES)
+def test_records_of_an_item_belong_to_it(item):
+    check_item(load_item(item), CURVES[item])
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for fold in (0, 1):
+        for model, error in (("convnet", 4.0), ("si_convnet", 3.0)):
+            write_record(_made(tmp_path / "results" / "table1-100"), record(model, fold, error))
+            write_record(_made(tmp_path / "results" / "fig4a"), record(model, fold, error, "maps36", 1.0, "36, 64"))
+            write_record(_made(tmp_path / "results" / "fig4b-quick"), record(model, fold, error, "train250", 250.0))
+    (_made(tmp_path / "docs") / "reproduction.md").write_text(PAGE)
+    return tmp_path
+
+
+def _made(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_the_page_is_filled_between_its_markers_and_twice_gives_the_same(tree, run):
+    code, output, errors = run("report")
+    assert (code, errors) == (0, "")
+    page = (tree / "docs" / "reproduction.md").read_text()
+    assert "| SI-ConvNet | 3.13 ± 0.19 | 3.00 ± 0.00 | 2 | −25.0 %" in page
+    assert "| 36, 64 | 4.00 | 3.00 | −25.0 % |" in page
+    assert "Records: `table1-100`." in page
+    assert page.count("No records yet.") == len(ITEMS) - 2  # the small version of fig4b is none of the paper's size
+    assert page.count("more prose") == len(ITEMS)
+    assert "what stood there" not in page
+    assert "| table1 | error of SI-ConvNet vs ConvNet: −10.1 % | −25.0 % | yes |" in page
+    assert "| fig4a | SI-ConvNet below ConvNet at every point | below at 1 of 1" in page
+    figures = {path.name for path in (tree / "docs" / "figures").iterdir()}
+    assert figures == {"table1.png", "table1.svg", "fig4a.png", "fig4a.svg"}
+    assert "docs/figures/fig4a.svg" in output.splitlines()
+    assert {path.name for path in (tree / "results" / "fig4a").glob("[ft]*")} == {"table.csv", "table.md"}
+    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    run("report")
+    assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
+
+
+def test_small_versions_are_shown_when_asked_for(tree):
+    write_documents(tree / "results", tree / "docs", "quick")
+    assert "| 250 | 4.00 | 3.00 | −25.0 % |" in (tree / "docs" / "reproduction.md").read_text()
+
+
+def test_a_page_that_is_missing_or_has_half_a_marker_is_one_line(tree, run):
+    page = tree / "docs" / "reproduction.md"
+    page.write_text(PAGE.replace("<!-- end fig5a -->", ""))
+    refused(run("report"), "reproduction.md must have the markers", "<!-- begin fig5a -->")
+    page.unlink()
+    refused(run("report"), "`docs` must be a directory with reproduction.md, got docs")
+    refused(run("report", "--docs", "/nonexistent"), "`docs` must be", "got /nonexistent")
+
+
+def test_an_item_that_the_page_does_not_mention_is_left_out_of_it(tree):
+    page = tree / "docs" / "reproduction.md"
+    page.write_text(page.read_text().replace("<!-- begin fig4a -->\n<!-- end fig4a -->\n", ""))
+    write_documents(tree / "results", tree / "docs")
+    assert "36, 64" not in page.read_text()
+    assert "3.13 ± 0.19" in page.read_text()
+
+
+def test_the_folder_with_records_is_found_by_its_beginning(tree):
+    results = tree / "results"
+    assert find_folder(results, "fig4a") == results / "fig4a"
+    assert find_folder(results, "table1") == results / "table1-100"
+    assert find_folder(results, "fig5a") is None
+    assert find_folder(results, "fig4b") == results / "fig4b-quick"
+    assert find_folder(results, "fig4b", small=False) is None
+
+
+def test_the_page_of_this_repository_says_what_its_records_say():
+    """Made by `scaleconv report`; whoever adds records runs it again."""
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    for item in ITEMS:
+        loaded, records = load_item(item), read_records(ROOT / "results" / item)
+        assert records
+        assert markdown(loaded, records).strip() in page
+        assert (ROOT / "docs" / "figures" / f"{item}.svg").is_file()
+        for claim in check_claims(loaded, records):
+            assert f"| {item} | {claim.paper} | {claim.ours} | {report.SAME[claim.holds]} |" in page
+
+
+def test_every_figure_is_kept_once():
+    figures = [path for path in (ROOT / "results").glob("*/*") if path.suffix in (".png", ".svg")]
+    ignored = (ROOT / ".gitignore").read_text()
+    assert [path for path in figures if path.parent.name != "bench" and path.name.split("-")[0] not in ignored] == []
+
+
+def test_the_page_keeps_the_pictures_of_what_was_learned_when_the_weights_are_gone(tree):
+    results, docs = tree / "results", tree / "docs"
+    tensors = {"rbm.weight": torch.randn(4, 784), "samples": torch.rand(4, 784)}
+    for model in ("rbm", "si_rbm"):
+        weights = results / "table1-100" / "weights" / f"{model}-fold0-seed0.safetensors"
+        write_checkpoint(weights, Checkpoint({"fold": 0, "config": {"data": {"size": 28}}}, [], tensors))
+    written = {path.name for path in write_documents(results, docs)}
+    assert {"table1-rbm.png", "table1-si_rbm.png"} <= written
+    page = (docs / "reproduction.md").read_text()
+    assert "![Scale-invariant RBM: filters and samples](figures/table1-si_rbm.png)" in page
+    beside = write_report(load_item("table1"), read_records(results / "table1-100"), results / "table1-100")
+    assert [path.name for path in beside[-2:]] == ["filters-rbm.png", "filters-si_rbm.png"]
+    shutil.rmtree(results / "table1-100" / "weights")
+    assert "table1-rbm.png" not in {path.name for path in write_documents(results, docs)}
+    assert (docs / "reproduction.md").read_text() == page

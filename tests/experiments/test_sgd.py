@@ -1,0 +1,212 @@
+"""A step of training against the recipe written out by hand; networks trained at once end as if each were alone."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from scaleconv.experiments import sgd
+from scaleconv.experiments.config import TrainingConfig
+from scaleconv.experiments.sgd import Trainer, TrainerGroup, choose_device, count_errors
+from scaleconv.models import Shape, make_model
+
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+MODELS = ["convnet", "si_convnet", "hierarchical"]
+STEPS = 2  # of an epoch of networks trained at once
+
+
+def make_trainer(model="convnet", count=40, fold=0, *, shape=None, device="cpu", dtype=torch.float64, **recipe):
+    """A small network and random digits, the same for the same fold."""
+    generator = torch.Generator().manual_seed(fold)
+    images = torch.rand(count, 1, 28, 28, generator=generator, dtype=torch.float64).sub(0.5).to(device, dtype)
+    labels = torch.randint(0, 10, (count,), generator=generator).to(device)
+    torch.manual_seed(0)
+    network = make_model(model, shape or Shape(maps=(3, 4), hidden=12)).to(device, dtype)
+    return Trainer(network, images, labels, TrainingConfig(**{"batch": 8, **recipe}), seed=3, fold=fold)
+
+
+@pytest.mark.parametrize("model", ["convnet", "si_convnet", "hierarchical", "ensemble"])
+def test_three_steps_equal_the_recipe_written_by_hand(model):
+    """v ← m·v + (g + d·w), w ← w − r·v; biases: no d, twice the r."""
+    trainer, other = make_trainer(model), make_trainer(model)
+    values = dict(other.network.named_parameters())
+    speed = {name: torch.zeros_like(value) for name, value in values.items()}
+    order = np.random.default_rng([3, 0, 1]).permutation(40)
+    trainer.begin_epoch(1)
+    losses = []
+    for step in range(3):
+        trainer.step()
+        chosen = torch.from_numpy(order[8 * step : 8 * step + 8])
+        scores = other.network(other.images[chosen])
+        loss = -F.log_softmax(scores, 1)[torch.arange(8), other.labels[chosen]].mean()
+        losses.append(loss.item())
+        gradients = torch.autograd.grad(loss, list(values.values()))
+        with torch.no_grad():
+            for (name, value), gradient in zip(values.items(), gradients, strict=True):
+                is_bias = name.endswith("bias")
+                speed[name] = 0.9 * speed[name] + gradient + (0 if is_bias else 1e-4) * value
+                value -= (0.02 if is_bias else 0.01) * speed[name]
+    state = trainer.state()
+    for name, value in values.items():
+        torch.testing.assert_close(state[f"weight.{name}"], value.detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(state[f"momentum.{name}"], speed[name], rtol=0, atol=1e-12)
+    assert trainer.loss.item() == pytest.approx(sum(losses), abs=1e-5)
+
+
+def test_an_epoch_uses_every_full_batch_once_in_an_order_of_its_own():
+    trainer = make_trainer(count=43)
+    trainer.begin_epoch(1)
+    first = trainer.order.clone()
+    assert first.shape == (5, 8)
+    assert len(first.unique()) == 40
+    trainer.begin_epoch(2)
+    assert not torch.equal(trainer.order, first)
+    trainer.begin_epoch(1)
+    assert torch.equal(trainer.order, first)
+    another = make_trainer(count=43, fold=1)
+    another.begin_epoch(1)
+    assert not torch.equal(another.order, first)
+
+
+def test_ten_thousand_digits_make_78_batches():
+    images, labels = torch.zeros(10_000, 1, 1, 1), torch.zeros(10_000, dtype=torch.long)
+    assert Trainer(torch.nn.Linear(1, 1), images, labels, TrainingConfig(), seed=0, fold=0).batches == 78
+
+
+def test_a_state_restored_goes_on_bit_for_bit():
+    trainer, resumed = make_trainer("si_convnet"), make_trainer("si_convnet")
+    trainer.begin_epoch(1)
+    trainer.step()
+    trainer.step()
+    kept = {name: tensor.clone() for name, tensor in trainer.state().items()}
+    for each in (trainer, resumed):
+        each.load_state(kept)
+        each.begin_epoch(2)
+        each.step()
+    for name, tensor in trainer.state().items():
+        assert torch.equal(tensor, resumed.state()[name])
+        assert not torch.equal(tensor, kept[name])
+
+
+def test_mixed_precision_changes_little_and_keeps_float32_weights():
+    exact, mixed = (make_trainer(precision=precision) for precision in ("float32", "bfloat16"))
+    for trainer in (exact, mixed):
+        trainer.network.float()
+        trainer.images = trainer.images.float()
+        trainer.begin_epoch(1)
+        trainer.step()
+    assert mixed.loss.item() != exact.loss.item()
+    assert mixed.loss.item() == pytest.approx(exact.loss.item(), abs=0.05)
+    assert {tensor.dtype for tensor in mixed.state().values()} == {torch.float32}
+
+
+def test_errors_are_counted_over_all_batches():
+    scores = torch.eye(10).repeat(3, 1)  # digit i scores class i % 10
+    labels = torch.arange(30) % 10
+    labels[[0, 13, 29]] = 5
+    assert count_errors(torch.nn.Identity(), scores, labels, batch=7) == 3
+
+
+def test_more_to_a_batch_than_there_are_digits_is_refused():
+    with pytest.raises(ValueError, match=r"`batch` \(=64\) must not exceed the 40 training digits"):
+        make_trainer(batch=64)
+
+
+@pytest.fixture
+def exact():
+    """Whole float32 and deterministic libraries, so that only the order of the work can differ."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = False, True
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = before[:2]
+    torch.set_float32_matmul_precision(before[2])
+
+
+def make_fold(model, fold, device, shape=None):
+    return make_trainer(model, STEPS * 16, fold, shape=shape, device=device, dtype=torch.float32, batch=16)
+
+
+def weights(trainer):
+    return torch.cat([parameter.detach().flatten().cpu() for parameter in trainer.network.parameters()])
+
+
+def step_through(trainer, epoch):
+    trainer.begin_epoch(epoch)
+    for _ in range(STEPS):
+        trainer.step()
+
+
+def allowed(end, start):
+    """Rounding changes winners, and grows: within 20 steps from the start float32 is percents away from float64."""
+    return 1e-3 * (end - start).norm() + 1e-6 * start.norm()
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("model", MODELS)
+def test_on_a_gpu_each_fold_ends_as_if_alone(model, exact, monkeypatch):
+    monkeypatch.setattr(sgd, "UNROLL", 1)  # the graph is replayed, not only played
+    shape = Shape()
+    trainers = [make_fold(model, fold, "cuda", shape) for fold in range(3)]
+    group = TrainerGroup(trainers)
+    assert group.replay is not None
+    assert group.batches // group.unrolled == STEPS
+    group.epoch(1)
+    for fold, trainer in enumerate(trainers):
+        alone = make_fold(model, fold, "cuda", shape)
+        start = weights(alone)
+        TrainerGroup([alone]).epoch(1)
+        step_by_step = make_fold(model, fold, "cuda", shape)
+        step_through(step_by_step, 1)
+        end = weights(alone)
+        assert (weights(trainer) - end).norm() < allowed(end, start)
+        assert (weights(step_by_step) - end).norm() < allowed(end, start)
+        assert trainer.mean_loss() == pytest.approx(step_by_step.mean_loss(), rel=1e-3)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_on_the_cpu_each_fold_ends_as_if_alone(model):
+    trainers = [make_fold(model, fold, "cpu") for fold in range(2)]
+    group = TrainerGroup(trainers)
+    assert group.replay is None
+    group.epoch(1)
+    for fold, trainer in enumerate(trainers):
+        alone = make_fold(model, fold, "cpu")
+        step_through(alone, 1)
+        assert torch.equal(weights(trainer), weights(alone))
+        assert trainer.mean_loss() == alone.mean_loss() > 0
+    assert not torch.equal(weights(trainers[0]), weights(trainers[1]))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_resumed_runs_go_on_with_their_momenta(device, exact):
+    unbroken = [make_fold("convnet", fold, device) for fold in range(2)]
+    resumed = [make_fold("convnet", fold, device) for fold in range(2)]
+    for before, after in zip(unbroken, resumed, strict=True):
+        step_through(before, 1)
+        after.load_state({name: tensor.clone() for name, tensor in before.state().items()})
+    starts = [weights(trainer) for trainer in resumed]
+    group = TrainerGroup(resumed)
+    for trainer, start in zip(resumed, starts, strict=True):
+        assert torch.equal(weights(trainer), start)  # a graph is captured without taking a step
+    group.epoch(2)
+    for before, after, start in zip(unbroken, resumed, starts, strict=True):
+        step_through(before, 2)
+        assert after.state().keys() == before.state().keys()
+        if device == "cpu":
+            assert all(torch.equal(after.state()[name], tensor) for name, tensor in before.state().items())
+        end = weights(before)
+        assert (weights(after) - end).norm() < allowed(end, start)
+
+
+def test_runs_with_different_numbers_of_batches_are_refused():
+    first, second = (make_fold("convnet", 0, "cpu") for _ in range(2))
+    second.batches = 3
+    with pytest.raises(ValueError, match=r"`trainers` must have equally many batches, got \[2, 3\]"):
+        TrainerGroup([first, second])
+
+
+@pytest.mark.parametrize("device", ["meta", "abacus", "cuda:99"])
+def test_a_device_that_holds_no_numbers_is_refused(device):
+    with pytest.raises(ValueError, match=f"`device` must be one this machine has, got '{device}'"):
+        choose_device(device)
