@@ -46,13 +46,19 @@ class Table:
         """
         columns: list[Column] = list(zip(self.header, *self.rows, strict=True))
         names, others = columns[: self.labels], columns[self.labels :]
+        wrap = _width(columns, wrap=False) > width
         blocks = [[*names, *others[:1]]]
         for column in others[1:]:
-            if _width([*blocks[-1], column]) > width:
+            if _width([*blocks[-1], column], wrap) > width:
                 blocks.append([*names])
             blocks[-1].append(column)
-        title = "".join(f"{line}\n" for line in textwrap.wrap(self.title, width))
-        return title + "\n\n".join(_block(block, self.labels) for block in blocks)
+        title = f"{wrapped(self.title, width)}\n" if self.title else ""
+        return title + "\n\n".join(_block(block, self.labels, wrap) for block in blocks)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Text on lines of a width, broken between words only: never inside a number."""
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def markdown_row(cells: Sequence[str]) -> str:
@@ -64,36 +70,33 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((WIDE, 24)).columns
 
 
-def _words(heading: str) -> list[str]:
-    """What a line of a heading may end after; a slash stays with what follows it."""
-    return heading.replace("/ ", "/\N{NO-BREAK SPACE}").split(" ")
+def _heading(column: Column) -> str:
+    """The heading; where it is wrapped, a slash stays with what follows it."""
+    return column[0].replace("/ ", "/\N{NO-BREAK SPACE}")
 
 
-def _column_width(column: Sequence[str]) -> int:
-    """That of the longest cell or word of the heading; a heading of two words may take two lines."""
-    heading, *cells = column
-    return max(map(len, [*_words(heading), *cells]))
+def _column_width(column: Column, wrap: bool) -> int:
+    """That of the widest cell; of a heading that may be wrapped, that of its longest word."""
+    heading = _heading(column)
+    return max(map(len, [*(heading.split(" ") if wrap else [heading]), *column[1:]]))
 
 
-def _width(columns: Sequence[Column]) -> int:
-    return sum(map(_column_width, columns)) + len(GAP) * (len(columns) - 1)
+def _width(columns: Sequence[Column], wrap: bool) -> int:
+    return sum(_column_width(column, wrap) for column in columns) + len(GAP) * (len(columns) - 1)
 
 
-def _block(columns: Sequence[Column], labels: int) -> str:
+def _block(columns: Sequence[Column], labels: int, wrap: bool) -> str:
     """Columns side by side, with a line under the headings."""
-    widths = [_column_width(column) for column in columns]
-    headings = [
-        textwrap.wrap(" ".join(_words(heading)), width) for (heading, *_), width in zip(columns, widths, strict=True)
-    ]
+    widths = [_column_width(column, wrap) for column in columns]
+    left = [k < labels or _is_words(column) for k, column in enumerate(columns)]
+    headings = [wrapped(_heading(column), width).splitlines() for column, width in zip(columns, widths, strict=True)]
     height = max(map(len, headings))
     lines = [[""] * (height - len(heading)) + heading for heading in headings]
-    rows = [*zip(*lines, strict=True), *zip(*(column[1:] for column in columns), strict=True)]
-    left = [k < labels or _is_words(column) for k, column in enumerate(columns)]
     texts = []
-    for row in rows:
+    for row in [*zip(*lines, strict=True), *zip(*(column[1:] for column in columns), strict=True)]:
         cells = [f"{cell:{'<' if start else '>'}{width}}" for cell, width, start in zip(row, widths, left, strict=True)]
         texts.append(GAP.join(cells).rstrip().replace("\N{NO-BREAK SPACE}", " "))
-    return "\n".join([*texts[:height], "─" * _width(columns), *texts[height:]])
+    return "\n".join([*texts[:height], "─" * _width(columns, wrap), *texts[height:]])
 
 
 def _is_words(column: Column) -> bool:

@@ -5,7 +5,6 @@ all.
 """
 
 import json
-import textwrap
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..data.atomic import atomic_path
 from ..experiments.records import describe_environment
-from ..table import Table, terminal_width
+from ..table import Table, terminal_width, wrapped
 from .layer_costs import LayerRow, measure_layers
 from .network_costs import NETWORKS, EpochRow, StepRow, measure_epochs, measure_steps, step_tasks
 from .ratios import draw_layers, epoch_table, layer_table, ratio_table, step_table
@@ -110,7 +109,7 @@ def print_result(result: Result) -> None:
     for table in tables(result):
         print(table.text(width), end="\n\n")
     for note in footnotes(result):
-        print(textwrap.fill(note, width))
+        print(wrapped(note, width))
 
 
 def write_result(result: Result, folder: Path) -> list[Path]:
