@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from made_benches import EPOCHS, FAILED, FAILED_STEP, GPU_ROWS, GPU_STEPS, ROWS, STEPS, row, timing
+from helpers.benches import EPOCHS, FAILED, FAILED_STEP, GPU_ROWS, GPU_STEPS, ROWS, STEPS, row, timing
 from scaleconv import DEFAULT_SCALES
 from scaleconv.bench.network_costs import EpochRow
 from scaleconv.bench.ratios import (

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from command import refused
-from made_benches import EPOCHS, FAILED, FAILED_STEP, GPU_ROWS, GPU_STEPS, STEPS
+from helpers.benches import EPOCHS, FAILED, FAILED_STEP, GPU_ROWS, GPU_STEPS, STEPS
 from scaleconv import DEFAULT_SCALES
 from scaleconv.bench import Result, Settings, network_costs
 from scaleconv.bench.layer_costs import LayerRow
