@@ -1,14 +1,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
+PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test reproduce
+.PHONY: install test reproduce release
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $@
 
 test: install
@@ -19,3 +20,24 @@ test: install
 
 reproduce: install
 	$(BIN)/scaleconv reproduce table1 --preset quick
+
+# Builds dist/ and tries both files as a user would: in an environment with torch alone, away from the sources.
+release: install
+	rm -rf build dist
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python $(PIP) dist/*.whl
+	cd build && clean/bin/python -W ignore -c "$$LAYER_ALONE"
+	cd build && clean/bin/scaleconv data info; test $$? -eq 2
+	build/clean/bin/python $(PIP) --force-reinstall --no-deps dist/*.tar.gz
+	build/clean/bin/python $(PIP) "$$(ls $(CURDIR)/dist/*.whl)[experiments]"
+	cd build && clean/bin/scaleconv data info
+
+define LAYER_ALONE
+import torch, scaleconv
+layer = scaleconv.SIConv2d(3, 8, 3)
+layer(torch.rand(2, 3, 16, 16)).sum().backward()
+assert layer.weight.grad.abs().sum() > 0
+print(f"scaleconv {scaleconv.__version__} works on torch {torch.__version__} alone")
+endef
+export LAYER_ALONE

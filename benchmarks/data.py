@@ -11,13 +11,14 @@ import json
 import platform
 import resource
 import statistics
-import time
 
 import torch
 
 from scaleconv.data import MNIST_SCALE, embedded_digits, load_digits, make_scaled
+from scaleconv.metrics.timing import milliseconds
 
 COUNT = 60_000
+SIZE = 28
 
 
 def peak_memory_gib() -> float:
@@ -41,21 +42,19 @@ def main() -> None:
         images = embedded_digits().images.repeat(COUNT // 10_000, 1, 1)
     images = images.to(arguments.device)
     scales = torch.from_numpy(MNIST_SCALE.draw(COUNT, seed=0))
-    seconds = []
-    for _ in range(arguments.repeats):
-        start = time.perf_counter()
-        made = make_scaled(images, scales, 28)
-        made[-1, -1, -1, -1].item()  # waits for the device
-        seconds.append(time.perf_counter() - start)
+    seconds = [
+        milliseconds(lambda: make_scaled(images, scales, SIZE), arguments.device) / 1000
+        for _ in range(arguments.repeats)
+    ]
     record = {
         "benchmark": "data",
-        "digits": len(made),
-        "size": 28,
+        "digits": len(images),
+        "size": SIZE,
         "seconds": [round(value, 3) for value in seconds],
         "median_seconds": round(statistics.median(seconds), 3),
         "peak_memory_gib": round(peak_memory_gib(), 3),
         "threads": arguments.threads,
-        "device": torch.cuda.get_device_name(made.device) if made.is_cuda else platform.machine(),
+        "device": torch.cuda.get_device_name(images.device) if images.is_cuda else platform.machine(),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

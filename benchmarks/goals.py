@@ -15,7 +15,6 @@ writes one JSON file, which grows with every part.
 import argparse
 import gc
 import json
-import os
 import re
 import time
 import warnings
@@ -32,12 +31,13 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from scaleconv import DEFAULT_SCALES, convert
-from scaleconv.bench.compared_layers import make_layer
-from scaleconv.bench.layers import one_line
+from scaleconv.bench.layer_costs import make_layer
 from scaleconv.bench.settings import DTYPES, LayerShape
-from scaleconv.bench.timing import milliseconds, peak_memory, repeated, time_interleaved
+from scaleconv.data.atomic import atomic_path
 from scaleconv.experiments.records import describe_environment
 from scaleconv.experiments.sgd import choose_device
+from scaleconv.metrics.timing import milliseconds, one_line, peak_memory, repeated, time_interleaved
+from scaleconv.table import Table
 
 Row = dict[str, Any]
 
@@ -202,9 +202,9 @@ def measure_dynamic(device: str, sizes: Sequence[tuple[int, int]], backend: str 
 
 def markdown(title: str, rows: Sequence[Row]) -> str:
     """One table; a column for every key of any row."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [columns, ["---"] * len(columns), *([_cell(row.get(key, "–")) for key in columns] for row in rows)]
-    return "\n".join([f"## {title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+    columns = tuple(dict.fromkeys(key for row in rows for key in row))
+    table = Table(title, columns, [tuple(_cell(row.get(key, "–")) for key in columns) for row in rows])
+    return f"## {title}\n\n{table.markdown()}\n"
 
 
 def _cell(value: object) -> str:
@@ -229,14 +229,12 @@ def main() -> None:
         "dynamic": lambda: measure_dynamic(device, DYNAMIC_SIZES[:2] if quick else DYNAMIC_SIZES),
     }
     record: dict[str, Any] = {"environment": describe_environment(device), "quick": quick}
-    out.parent.mkdir(parents=True, exist_ok=True)
     for name, measure in parts.items():
         with torch.no_grad():
             record[name] = measure()
         print(markdown(name, record[name]), flush=True)
-        written = out.with_name(f"{out.name}.part")
-        written.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(written, out)
+        with atomic_path(out) as written:
+            written.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(out)
 
 

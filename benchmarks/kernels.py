@@ -13,7 +13,6 @@ Prints Markdown tables.
 
 import argparse
 import json
-import statistics
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -23,37 +22,28 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from scaleconv import DEFAULT_SCALES
-from scaleconv.bench.compared_layers import make_layer
+from scaleconv.bench.layer_costs import make_layer
 from scaleconv.bench.settings import DTYPES, SHAPES, LayerShape
+from scaleconv.data.atomic import atomic_path
 from scaleconv.experiments.records import describe_environment
+from scaleconv.metrics.timing import LayerPass, repeated, time_interleaved
 from scaleconv.ops import macs
+from scaleconv.table import Table
 
 PASSES = 20
+REPEATS = 20
 LIBRARY = ("cutlass", "xmma", "nvjet", "cudnn", "conv", "gemm", "implicit", "nchwToNhwc", "nhwcToNchw")
 OURS = {
-    "_resample": "rescale, spread, collect",
-    "_compete": "align and compete",
-    "_respond": "products, forward",
-    "_weight_grad": "products, gradient of the weight",
-    "_back": "products, gradient of the input",
-    "_make_cells": "make local filters",
-    "_multiply": "products, gradient of patches",
-    "_collect": "collect patches",
-    "_column_sum": "gradient of the bias",
+    "_write_canvas": "sample the input, spread the gradient",
+    "_read_canvas": "align and compete, collect the gradient",
+    "_convolve": "depthwise convolution and its transpose",
+    "_weight_grad": "depthwise gradient of the weight",
 }
 
 
-def milliseconds(call: Callable[[], object], repeats: int = 20) -> float:
+def milliseconds(call: Callable[[], object]) -> float:
     """Median over repeats, on the device."""
-    times = []
-    for _ in range(repeats + 3):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(statistics.median(times[3:]))
+    return time_interleaved({"call": repeated(call)}, "cuda", REPEATS)["call"].median_ms
 
 
 def measure_ceilings() -> dict[str, float]:
@@ -88,12 +78,7 @@ def profile_layer(shape: LayerShape, dtype: torch.dtype) -> dict[str, dict[str, 
     """Milliseconds and launches of one forward and backward, by what the kernels do."""
     layer = make_layer("si", shape, DEFAULT_SCALES).to("cuda", dtype)
     images = torch.randn(shape.batch, shape.in_channels, shape.size, shape.size, device="cuda", dtype=dtype)
-    images = images.to(memory_format=torch.channels_last).requires_grad_()
-    sent = torch.randn_like(layer(images))
-
-    def once() -> None:
-        layer(images).backward(sent)
-
+    once = LayerPass(layer, images.to(memory_format=torch.channels_last), torch.channels_last)
     for _ in range(3):
         once()
     torch.cuda.synchronize()
@@ -138,21 +123,32 @@ def main() -> None:
                 {"shape": name, "dtype": precision, **counted, "limits_ms": limits, "ms": taken, "kernels": kernels}
             )
     record = {"environment": describe_environment("cuda"), "ceilings": ceilings, "rows": rows}
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    with atomic_path(arguments.out) as part:
+        part.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(ceilings))
-    print("| shape | dtype | GFLOP | MB | products, ms | bytes, ms | taken, ms | fraction of the limit |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(limits_table(rows).markdown())
+    for row in rows:
+        print(f"\n{row['shape']}, {row['dtype']}\n\n{kernel_table(row).markdown()}")
+
+
+def limits_table(rows: list[dict[str, Any]]) -> Table:
+    """What each shape takes, and the least it could take."""
+    lines = []
     for row in rows:
         products, moved = row["limits_ms"]["products"], row["limits_ms"]["bytes"]
-        print(
-            f"| {row['shape']} | {row['dtype']} | {row['gflop']:.1f} | {row['mb']:.0f} | {products:.3f} | {moved:.3f} "
-            f"| {row['ms']:.2f} | {max(products, moved) / row['ms']:.2f} |"
-        )
-    for row in rows:
-        print(f"\n{row['shape']}, {row['dtype']}\n\n| kernels | launches | ms | share |\n|---|---|---|---|")
-        for kind, kernel in row["kernels"].items():
-            print(f"| {kind} | {kernel['launches']:.0f} | {kernel['ms']:.3f} | {kernel['ms'] / row['ms']:.0%} |")
+        counts = (f"{row['gflop']:.1f}", f"{row['mb']:.0f}", f"{products:.3f}", f"{moved:.3f}", f"{row['ms']:.2f}")
+        lines.append((row["shape"], row["dtype"], *counts, f"{max(products, moved) / row['ms']:.2f}"))
+    header = ("shape", "dtype", "GFLOP", "MB", "products, ms", "bytes, ms", "taken, ms", "fraction of the limit")
+    return Table("limits", header, lines, labels=2)
+
+
+def kernel_table(row: dict[str, Any]) -> Table:
+    """Where the time of one shape goes."""
+    lines = [
+        (kind, f"{kernel['launches']:.0f}", f"{kernel['ms']:.3f}", f"{kernel['ms'] / row['ms']:.0%}")
+        for kind, kernel in row["kernels"].items()
+    ]
+    return Table("kernels", ("kernels", "launches", "ms", "share"), lines)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ def test_every_option_of_make_reaches_the_set(run, tmp_path):
     }
 
 
-def test_info_tells_what_is_there_and_what_is_missing(run, tmp_path):
+def test_info_tells_what_is_there_and_what_is_missing(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # the path of the cache is long
     code, output, errors = run("data", "info")
     assert (code, errors) == (0, "")
     lines = {tuple(line.split()[:2]): line for line in output.splitlines()}
@@ -55,8 +56,15 @@ def test_info_tells_what_is_there_and_what_is_missing(run, tmp_path):
     assert "not in" in lines["fashion", "test"]
 
 
+def test_info_cuts_nothing_on_a_narrow_terminal(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, output, _ = run("data", "info")
+    assert "2646ac647ad5339dbf082846283269ea 27ae3e4e09519cfbb04c329615203637 (agree)" in output
+    assert output.count("embedded  test") == 3
+
+
 def test_preview_draws(run, tmp_path):
-    pytest.importorskip("matplotlib", reason="needs the extra `figures`")
+    pytest.importorskip("matplotlib", reason="needs the extra `experiments`")
     code, output, errors = run("data", "preview", "sheet.png")
     assert (code, output, errors) == (0, "sheet.png\n", "")
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
@@ -74,6 +82,8 @@ def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path):
     refused(run(*make, "--colour", "red"), "--colour")
     refused(run("data", "make", "set.safetensors", "--dataset", "cifar"), "`dataset` (='cifar')")
     refused(run("data", "make", "set.safetensors", "--data-dir", "nowhere"), "`data_dir` (=nowhere)")
+    refused(run(*make, "--data-dir", "/nonexistent"), "`data_dir` (=/nonexistent) is not a directory")
+    refused(run("data", "preview", "--data-dir", "/nonexistent"), "`data_dir` (=/nonexistent) is not a directory")
     refused(run("data", "make", "set.safetensors", "--data-dir", "."), "train-images-idx3-ubyte", "--dataset embedded")
     refused(run("data", "info", "nothing.safetensors"), "cannot read nothing.safetensors")
     refused(run("data", "nonsense"), "nonsense")
@@ -83,8 +93,8 @@ def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path):
 def test_a_missing_extra_is_one_line_that_names_it(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    refused(run("data", "make", "set.safetensors"), "pip install 'scaleconv[download]'")
-    refused(run("data", "preview", "sheet.png"), "pip install 'scaleconv[figures]'")
+    refused(run("data", "make", "set.safetensors"), "pip install 'scaleconv[experiments]'")
+    refused(run("data", "preview", "sheet.png"), "pip install 'scaleconv[experiments]'")
 
 
 def test_interruption_is_130(run, monkeypatch, tmp_path):

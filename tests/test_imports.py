@@ -1,27 +1,35 @@
-"""Imports point one way: cli → bench → experiments → models, data, metrics → nn → ops → torch."""
+"""Imports point one way, cli → bench → experiments → models, data, metrics → nn → ops → torch; the core is light."""
 
 import ast
+import json
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import scaleconv
+from scaleconv.__main__ import NEEDED, main
 
 ROOT = Path(scaleconv.__file__).parent
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 MAY_IMPORT = {
     "ops": set(),
     "nn": {"ops"},
     "models": {"nn", "ops"},
-    "data": {"ops"},
+    "data": set(),
     "metrics": set(),
-    "experiments": {"models", "data", "metrics", "nn", "ops", "configs"},
-    "bench": {"experiments", "models", "data", "nn", "ops"},
-    "cli": {"bench", "experiments", "models", "data", "metrics", "nn", "ops"},
+    "table": set(),
+    "experiments": {"models", "data", "metrics", "nn", "ops", "configs", "table"},
+    "bench": {"experiments", "models", "data", "metrics", "nn", "ops", "table"},
+    "cli": {"bench", "experiments", "models", "data", "metrics", "nn", "ops", "table"},
     "__init__": {"nn", "ops"},
+    "__main__": {"cli"},
 }
-OPTIONAL = {"matplotlib", "pooch"}
+CORE = ("__init__", "__main__", "ops", "nn", "models", "metrics", "table")  # torch alone
+OPTIONAL = {"matplotlib", "pooch"}  # imported where they are used
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -60,13 +68,91 @@ def test_optional_packages_are_imported_where_they_are_used(path):
         assert not (at_top and module.split(".")[0] in OPTIONAL), f"{path} imports {module} at its top"
 
 
-def test_the_package_imports_without_its_optional_packages():
-    code = "import sys; [sys.modules.__setitem__(name, None) for name in {}]; import scaleconv, scaleconv.cli"
-    done = subprocess.run([sys.executable, "-c", code.format(sorted(OPTIONAL))], capture_output=True, text=True)
+def third_party(path):
+    names = {module.split(".")[0] for module, _ in imports(ast.parse(path.read_text()), path)}
+    return names - set(sys.stdlib_module_names) - {"scaleconv"}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room(path) in CORE], ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_core_imports_torch_alone(path):
+    kernels = {"triton"} if path.parent.name == "triton" else set()
+    assert third_party(path) <= {"torch"} | kernels
+
+
+def test_what_the_command_imports_is_what_its_extra_installs():
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    assert [name.partition(">")[0] for name in project["dependencies"]] == ["torch"]
+    extra = {name.partition(">")[0] for name in project["optional-dependencies"]["experiments"]}
+    used = set().union(*(third_party(path) for path in FILES)) - {"torch", "triton"}
+    assert used == extra == {*NEEDED, *OPTIONAL}
+
+
+def test_no_two_modules_share_a_name():
+    settled = [path for path in FILES if room(path) != "experiments"]  # which still has names of other rooms
+    names = Counter(path.stem if path.stem != "__init__" else path.parent.name for path in settled)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def run_python(code, without=()):
+    """What a process prints that cannot import some packages."""
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({sorted(without)}))\n"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", blocked + code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_the_layer_needs_nothing_of_the_command_line():
-    code = "import sys, scaleconv; print(sorted({'typer', 'rich', 'matplotlib', 'scaleconv.cli'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+LIGHT = """
+import json, pathlib, sys, time
+import torch
+
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 if sys.platform == "linux" else 0
+
+before, held, start = set(sys.modules), resident(), time.perf_counter()
+import scaleconv
+seconds, grown = time.perf_counter() - start, resident() - held
+print(json.dumps([sorted(set(sys.modules) - before), seconds, grown / 2**20]))
+"""
+
+
+def test_importing_the_layer_imports_torch_and_ours_alone_in_no_time():
+    imported, seconds, mib = json.loads(run_python(LIGHT))
+    ours = {name for name in imported if name.split(".")[0] == "scaleconv"}
+    assert {name.split(".")[1] for name in ours if "." in name} == {"nn", "ops"}
+    assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} == ours
+    # It takes 30 ms and 1.5 MiB; importing the compiler, which is easy to do by accident, takes 1.7 s and 74 MiB.
+    assert seconds < 0.5
+    assert mib < 15
+
+
+FORWARD_AND_BACKWARD = """
+import torch, scaleconv
+layer = scaleconv.SIConv2d(1, 2, 3)
+layer(torch.rand(1, 1, 9, 9)).sum().backward()
+print(tuple(layer.weight.grad.shape))
+"""
+
+
+def test_the_layer_works_with_torch_alone():
+    assert run_python(FORWARD_AND_BACKWARD, without={*NEEDED, *OPTIONAL, "triton"}) == "(2, 1, 3, 3)\n"
+
+
+def test_the_command_imports_without_what_is_imported_where_it_is_used():
+    run_python("import scaleconv.cli", without=OPTIONAL)
+
+
+@pytest.mark.parametrize("missing", [NEEDED, ("numpy",)])
+def test_the_command_without_its_packages_is_one_line_that_names_the_extra(missing, monkeypatch, capsys):
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    expected = f"scaleconv: the command needs {', '.join(missing)}: pip install 'scaleconv[experiments]'\n"
+    assert capsys.readouterr() == ("", expected)
+
+
+def test_the_data_without_its_packages_names_the_extra():
+    code = "try: import scaleconv.data\nexcept ImportError as error: print(error)"
+    expected = "scaleconv.data needs safetensors: pip install 'scaleconv[experiments]'\n"
+    assert run_python(code, without={"safetensors"}) == expected

@@ -14,23 +14,25 @@ import typer
 INTERRUPTED = 130
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-data_app = typer.Typer(no_args_is_help=True, help="The digits and the sets made of them.", rich_markup_mode=None)
+data_app = typer.Typer(no_args_is_help=True, help="The digits, and sets of scaled digits.", rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Directory of the IDX files, gzipped or not; else $SCALECONV_DATA, else the user's cache."),
+    typer.Option(help="Directory of the IDX files, gzipped or not. Default: $SCALECONV_DATA, then the user's cache."),
 ]
 DatasetName = Annotated[str, typer.Option(help="mnist, fashion, or embedded (the 10,000 test digits in the package).")]
-Part = Annotated[str | None, typer.Option(help="train or test; train if there is one.")]
+Part = Annotated[str | None, typer.Option(help="train or test. Default: train where there is one.")]
 Scales = Annotated[
-    str, typer.Option(help="uniform:LOW,HIGH, normal:MEAN,STD,LOW,HIGH, fixed:SCALE or list:SCALE,SCALE,…")
+    str, typer.Option(help="Distribution: uniform:LOW,HIGH, normal:MEAN,STD,LOW,HIGH, fixed:SCALE or list:SCALE,…")
 ]
-Size = Annotated[int, typer.Option(help="Side of the canvas.")]
-Seed = Annotated[int, typer.Option(help="Seed of the scales.")]
+Size = Annotated[int, typer.Option(help="Height and width of the canvas in pixels.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random scales.")]
 Interpolation = Annotated[str, typer.Option(help="bilinear or bicubic.")]
-Antialias = Annotated[bool, typer.Option("--antialias", help="Average pixels where digits shrink.")]
-Truncate = Annotated[str, typer.Option(help="error: refuse to cut off foreground; allow: cut it.")]
+Antialias = Annotated[
+    bool, typer.Option("--antialias", help="Average pixels where a digit shrinks, instead of skipping some.")
+]
+Truncate = Annotated[str, typer.Option(help="error: refuse a canvas that cuts off foreground. allow: cut it off.")]
 
 
 Preset = Annotated[str, typer.Option(help="quick (embedded digits, minutes on 2 cores) or paper (full size).")]
@@ -161,32 +163,41 @@ def train(
 def bench(
     device: Device = "auto",
     shapes: Annotated[
-        str | None, typer.Option(help="Such as mnist1,res56,depthwise, separated by commas; by default all twelve.")
+        str | None, typer.Option(help="Shapes, such as mnist1,res56,depthwise. Default: all twelve.")
     ] = None,
-    dtypes: Annotated[str | None, typer.Option(help="float32, bfloat16, separated by commas.")] = None,
+    dtypes: Annotated[str | None, typer.Option(help="Data types: float32,bfloat16. Default: both.")] = None,
     layout: Annotated[
-        list[str] | None, typer.Option(help="contiguous, channels_last, separated by commas; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Memory formats: contiguous,channels_last. Default: contiguous. May be repeated."),
     ] = None,
     compare: Annotated[
-        str | None, typer.Option(help="Layers, among conv2d, conv2d_wide, direct, si, separated by commas.")
+        str | None, typer.Option(help="Layers to measure: conv2d,conv2d_wide,direct,si. Default: all four.")
     ] = None,
     peer: Annotated[
-        list[str] | None, typer.Option(help="MODULE:CLASS of a further layer, called as Conv2d is; may be repeated.")
+        list[str] | None,
+        typer.Option(help="MODULE:CLASS of another layer that takes the arguments of Conv2d. May be repeated."),
     ] = None,
-    scales: Annotated[str | None, typer.Option(help="Scales of the layers, separated by commas.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images in every shape and training step.")] = None,
-    image_size: Annotated[int, typer.Option(help="Side of the images of ResNet-18 and the depthwise network.")] = 224,
-    repeats: Annotated[int | None, typer.Option(help="Timings of each layer and network; the median counts.")] = None,
+    scales: Annotated[
+        str | None, typer.Option(help="Scales of the layers, such as 0.5,1,2. Default: those of SIConv2d.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Batch size of every shape and training step. Default: that of each shape.")
+    ] = None,
+    image_size: Annotated[
+        int, typer.Option(help="Height and width of the images for ResNet-18 and the depthwise network.")
+    ] = 224,
+    repeats: Annotated[
+        int | None, typer.Option(help="Timings of each layer and network, of which the median is shown.")
+    ] = None,
     layers: Annotated[bool, typer.Option(help="Measure single layers.")] = True,
-    wide: Annotated[bool, typer.Option(help="Measure the squares of the scales as well.")] = True,
+    wide: Annotated[bool, typer.Option(help="Measure the layers with the squares of the scales as well.")] = True,
     end_to_end: Annotated[bool, typer.Option(help="Measure whole networks.")] = True,
-    name: Annotated[str | None, typer.Option(help="Name of the files; by default the kind of device.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the files. Default: the kind of device.")] = None,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("results/bench"),
 ) -> None:
-    """Measure time and memory of the layer beside plain convolutions; on a GPU eager and as CUDA graphs."""
+    """Measure time and memory of the layer beside plain convolutions. On a GPU: eager calls and CUDA graphs."""
     from scaleconv.bench import make_settings
-    from scaleconv.bench.report import failures, print_result, write_report
-    from scaleconv.bench.runner import run_on_terminal
+    from scaleconv.bench.session import failures, print_result, run_on_terminal, write_result
 
     settings = make_settings(
         device,
@@ -206,7 +217,7 @@ def bench(
     )
     result = run_on_terminal(settings)
     print_result(result)
-    for path in write_report(result, out):
+    for path in write_result(result, out):
         typer.echo(path)
     if failed := failures(result):
         for text in failed:
@@ -216,10 +227,12 @@ def bench(
 
 @data_app.command()
 def info(
-    path: Annotated[Path | None, typer.Argument(help="A set written by `data make`; without it, the digits.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="A set written by `data make`. Default: the digits themselves.")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Say which digits are there, where from, and whether their checksums agree."""
+    """List the digits on this machine, where they are, and whether their checksums agree."""
     if path is None:
         _print_digits(data_dir)
     else:
@@ -241,7 +254,7 @@ def make(
 ) -> None:
     """Write a set of scaled digits, with its parameters and checksum."""
     from scaleconv.data import cut_off, load_digits, make_set, parse_scales, write_set
-    from scaleconv.data.storage import check_set_path
+    from scaleconv.data.sets import check_set_path
 
     check_set_path(path)
     distribution = parse_scales(scales)
@@ -274,7 +287,7 @@ def preview(
     antialias: Antialias = False,
     truncate: Truncate = "error",
 ) -> None:
-    """Draw a contact sheet of digits across scales, each with its factor."""
+    """Draw digits at several scales, each labelled with its scale."""
     from scaleconv.data import load_digits, parse_scales, write_preview
 
     write_preview(
@@ -291,16 +304,15 @@ def preview(
 
 
 def _print_digits(data_dir: Path | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from scaleconv.data.digits import take_inventory
+    from scaleconv.table import Table, terminal_width
 
-    from scaleconv.data.inventory import take_inventory
-
-    table = Table("data set", "part", "digits", "of each class", "from", "MD5 of images, labels", box=None)
-    for entry in take_inventory(data_dir):
-        table.add_row(entry.dataset, entry.part, str(entry.count or "–"), entry.classes, entry.source, entry.checksums)
-    wide = None if sys.stdout.isatty() else 200  # a terminal knows its width; a file should not be folded at 80
-    Console(width=wide).print(table)
+    header = ("data set", "part", "digits", "of each class", "from", "MD5 of images, labels")
+    rows = [
+        (entry.dataset, entry.part, str(entry.count or "–"), entry.classes, entry.source, entry.checksums)
+        for entry in take_inventory(data_dir)
+    ]
+    typer.echo(Table("", header, rows, labels=2).text(terminal_width()))
 
 
 def _print_set(path: Path) -> None:

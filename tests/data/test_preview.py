@@ -8,7 +8,7 @@ import pytest
 from scaleconv.data import Fixed, Listed, TruncatedNormal, Uniform, make_scaled, write_preview
 from scaleconv.data.preview import GAP, LABEL, ZOOM, _sheet, _steps
 
-pytest.importorskip("matplotlib", reason="needs the extra `figures`")
+pytest.importorskip("matplotlib", reason="needs the extra `experiments`")
 
 
 def test_tiles_and_labels_are_where_they_belong():
@@ -54,6 +54,6 @@ def test_the_name_must_be_a_picture(embedded, tmp_path):
 
 def test_without_matplotlib_the_message_names_the_extra(embedded, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'scaleconv\[figures\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'scaleconv\[experiments\]'"):
         write_preview(embedded, tmp_path / "sheet.png")
     assert list(tmp_path.iterdir()) == []

@@ -1,12 +1,13 @@
 """What the layer costs: the paper's formula, the direct order written out, and records that can be continued."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from scaleconv import SIConv2d
 from scaleconv.experiments import cost, load_item, read_records
-from scaleconv.experiments.cost import formula, run_cost
-from scaleconv.experiments.direct import DirectSIConv2d, milliseconds
+from scaleconv.experiments.cost import DirectSIConv2d, formula, run_cost
 from scaleconv.ops.signature import DEFAULT_SCALES
 
 TINY = {"batch": 1, "calls": 1, "largest": [2.0], "counts": [1, 3], "folds": [0]}
@@ -74,18 +75,25 @@ def test_one_record_per_layer_method_and_repeat_and_none_is_measured_twice(tmp_p
         run_cost(load_item("cost", "quick", {**TINY, "batch": 2}), tmp_path)
 
 
-def test_time_is_the_median_of_whole_passes():
-    layer = SIConv2d(1, 2, 3)
-    assert milliseconds(layer, torch.rand(1, 1, 8, 8), calls=3) > 0
-    assert layer.weight.grad is None
+def test_time_is_the_median_of_passes_and_a_first_layer_needs_no_gradient_of_its_input(monkeypatch):
+    timed = []
 
+    def spy(workloads, device, repeats):
+        timed.append((list(workloads), repeats))
+        workloads["si_conv2d"].prepare(1)()
+        return {"si_conv2d": SimpleNamespace(median_ms=7.0)}
 
-def test_a_first_layer_is_timed_without_the_gradient_of_its_input(monkeypatch):
-    needed = {}
-    monkeypatch.setattr(
-        cost, "milliseconds", lambda layer, images, _: needed.setdefault(images.shape[1], images.requires_grad)
-    )
-    study = load_item("cost", "quick")
-    for layer in study.layers:
-        cost._time(study, layer, "conv2d", (1.0,), "cpu")
-    assert needed == {1: False, 36: True}
+    passes = []
+
+    class Spy(cost.LayerPass):
+        def __call__(self):
+            grads = super().__call__()
+            passes.append((self.images.shape[1], len(grads)))
+            return grads
+
+    monkeypatch.setattr(cost, "time_interleaved", spy)
+    monkeypatch.setattr(cost, "LayerPass", Spy)
+    study = load_item("cost", "quick", TINY)
+    assert [cost._time(study, layer, "si_conv2d", (1.0, 0.5), "cpu") for layer in study.layers] == [7.0, 7.0]
+    assert timed == [(["si_conv2d"], 1)] * 2
+    assert passes == [(1, 2), (36, 3)]  # channels, and gradients: weight, bias and, of the second, input

@@ -77,7 +77,7 @@ def test_the_change_against_the_baseline_has_a_sign_unless_it_is_nothing(tmp_pat
 @pytest.mark.parametrize("item", ["table1", "fig4a"])
 def test_without_matplotlib_the_message_names_the_extra(item, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'scaleconv\[figures\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'scaleconv\[experiments\]'"):
         draw(load_item(item), CURVES.get(item) or table_records(ERRORS), tmp_path, "figure")
 
 

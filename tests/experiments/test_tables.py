@@ -9,7 +9,8 @@ import pytest
 from helpers.records import CURVES, record, table_records
 from scaleconv.experiments import load_experiment, load_item
 from scaleconv.experiments.panels import make_panels
-from scaleconv.experiments.tables import Table, cells, csv_text, make_rows, make_tables, panel_table, summaries
+from scaleconv.experiments.tables import cells, csv_text, make_rows, make_tables, panel_table, summaries
+from scaleconv.table import Table
 
 ERRORS = {"convnet": [4.0, 5.0, 6.0], "si_convnet": [3.0, 4.5, 4.5]}
 

@@ -1,6 +1,6 @@
-"""What a bench measures: the shapes, the compared layers and how often. Checked before anything is run."""
+"""What a bench measures: the shapes, the layers and how often. Checked before anything is run."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ import torch
 
 from ..experiments.sgd import choose_device
 from ..ops.signature import DEFAULT_SCALES, LARGEST_SCALE, check_scales
+
+Tick = Callable[[str], None]  # called after every repeat with what was timed; for display only
 
 COMPARED = ("conv2d", "conv2d_wide", "direct", "si")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

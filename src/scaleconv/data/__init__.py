@@ -1,17 +1,29 @@
-"""MNIST-Scale: the digits, the generator, the folds. Of ours it may use the sampling in ops, nothing else."""
+"""MNIST-Scale: the digits, the generator, the sets, the folds. Imports no other room of the package."""
 
-from .batches import Batches
+try:
+    import numpy  # noqa: F401
+    import safetensors  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"scaleconv.data needs {error.name}: pip install 'scaleconv[experiments]'") from None
+
 from .digits import Digits, embedded_digits, load_digits
 from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
-from .sets import MNIST_SCALE, Parameters, ScaledSet, make_set, scalar_mean, subtract_mean
-from .storage import read_set, write_set
+from .sets import (
+    MNIST_SCALE,
+    Parameters,
+    ScaledSet,
+    make_set,
+    read_set,
+    scalar_mean,
+    subtract_mean,
+    write_set,
+)
 
 __all__ = [
     "MNIST_SCALE",
-    "Batches",
     "Digits",
     "Fixed",
     "Listed",

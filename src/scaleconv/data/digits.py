@@ -6,6 +6,7 @@ A directory that was named is never passed over in silence: if the files are not
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .datasets import DATASETS, MNIST, PARTS, Dataset
+from .datasets import DATASETS, MNIST, PARTS, Dataset, fetch_files
 from .idx import ChecksumError, IdxData, IdxFile, read_idx
 
 VARIABLE = "SCALECONV_DATA"
@@ -76,6 +77,7 @@ def load_digits(
         dataset: `mnist`, `fashion`, or `embedded` (the 10,000 test digits in the package).
         part: `train` or `test`; if not given, the training digits, or the only ones there are.
         data_dir: directory of the IDX files, gzipped or not; else `$SCALECONV_DATA`, else the user's cache directory.
+            The embedded digits are not read from it, but it must exist.
         download: whether to fetch what the cache directory lacks.
 
     Raises:
@@ -88,6 +90,8 @@ def load_digits(
     if part not in (None, *PARTS):
         raise ValueError(f"`part` (={part!r}) must be one of {', '.join(PARTS)}")
     if dataset == EMBEDDED:
+        if data_dir:
+            data_directory(data_dir)  # not needed, but a directory that is not there was not meant
         if part == "train":
             raise ValueError("`part` (='train') is not in the embedded digits: use part='test', or dataset='mnist'")
         return embedded_digits()
@@ -99,8 +103,6 @@ def load_digits(
             return replace(embedded_digits(), dataset=dataset)  # the same bytes, and no need to fetch them
         if named or not download:
             raise FileNotFoundError(_missing_message(published, part, directory, missing))
-        from .download import fetch_files
-
         fetch_files(published, part, directory / published.name)
         paths = find_files(published, part, directory)
     found = [path for path in paths if path is not None]
@@ -129,6 +131,40 @@ def find_files(dataset: Dataset, part: str, directory: Path) -> list[Path | None
         if any(paths):
             return paths
     return paths
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One part of one data set, as words for a table; `count` is 0 where it is not there."""
+
+    dataset: str
+    part: str
+    count: int
+    classes: str
+    source: str
+    checksums: str
+
+
+def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[Entry]:
+    """Read and check everything that can be found, in the order in which it is looked for.
+
+    Raises:
+        OSError: a directory that was named is not there.
+    """
+    directory, _ = data_directory(data_dir)
+    yield _present(embedded_digits())
+    for dataset in DATASETS.values():
+        for part in PARTS:
+            absent = Entry(dataset.name, part, 0, "", f"not in {directory} (--data-dir, ${VARIABLE})", "")
+            if not any(find_files(dataset, part, directory)):
+                yield absent
+                continue
+            try:
+                yield _present(load_digits(dataset.name, part, data_dir=directory))
+            except OtherDatasetError:
+                yield absent
+            except (OSError, ValueError) as error:
+                yield Entry(dataset.name, part, 0, "", str(error), "")
 
 
 def _find(folder: Path, file: IdxFile) -> Path | None:
@@ -174,3 +210,10 @@ def _digits(images: IdxData, labels: IdxData, dataset: str, part: str, source: s
         checksums=(images.md5, labels.md5),
         verified=images.verified and labels.verified,
     )
+
+
+def _present(digits: Digits) -> Entry:
+    counts = digits.labels.bincount(minlength=10)
+    checksums = f"{' '.join(digits.checksums)} ({'agree' if digits.verified else 'none published'})"
+    classes = f"{int(counts.min())} … {int(counts.max())}"
+    return Entry(digits.dataset, digits.part, len(digits), classes, digits.source, checksums)

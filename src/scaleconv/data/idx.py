@@ -1,12 +1,13 @@
 """IDX files, the format of MNIST: a big-endian header (type, rank, sizes), then the bytes.
 
 Reads them gzipped or not, and accepts a file only if everything about it is as expected: magic number, shape, length,
-contents and, where one is published, the MD5. Every refusal is one line that says what to do next. No pickle, no files
-found or fetched here.
+contents and, where one is published, the MD5. Never more bytes are read or unpacked than the expected file has. Every
+refusal is one line that says what to do next. No pickle, no files found or fetched here.
 """
 
 import gzip
 import hashlib
+import io
 import math
 import zlib
 from dataclasses import dataclass
@@ -42,6 +43,16 @@ class IdxFile:
     def count(self) -> int:
         return self.shape[0]
 
+    @property
+    def nbytes(self) -> int:
+        """Length of the unpacked file: the header, then one byte per value."""
+        return 4 + 4 * len(self.shape) + math.prod(self.shape)
+
+    @property
+    def most_nbytes(self) -> int:
+        """What the file takes at most, gzipped or not; data that gzip cannot compress grow by less than 0.1 %."""
+        return self.nbytes + self.nbytes // 1000 + 2**16
+
 
 @dataclass(frozen=True)
 class IdxData:
@@ -73,7 +84,8 @@ def read_idx(path: Path | Traversable, expected: IdxFile) -> IdxData:
         ValueError: it can, and is not the file that is expected.
     """
     try:
-        stored = path.read_bytes()
+        with path.open("rb") as stream:
+            stored = stream.read(expected.most_nbytes + 1)
     except OSError as error:
         raise type(error)(
             f"cannot read {path} ({error.strerror or error}): check the path and its permissions"
@@ -84,7 +96,7 @@ def read_idx(path: Path | Traversable, expected: IdxFile) -> IdxData:
 def parse_idx(stored: bytes, path: str, expected: IdxFile) -> IdxData:
     """As `read_idx`, of bytes already read; `path` is for the messages."""
     packed = stored.startswith(GZIP_MAGIC)
-    data = _unpack(stored, path) if packed else stored
+    data = _unpack(stored, path, expected.nbytes + 1) if packed else stored
     _check_header(data, path, expected)
     md5 = md5_hex(data)
     found, published = (md5, expected.md5) if expected.md5 or not packed else (md5_hex(stored), expected.packed_md5)
@@ -98,9 +110,10 @@ def parse_idx(stored: bytes, path: str, expected: IdxFile) -> IdxData:
     return IdxData(values, md5, verified=bool(published))
 
 
-def _unpack(stored: bytes, path: str) -> bytes:
+def _unpack(stored: bytes, path: str, most: int) -> bytes:
+    """The unpacked bytes, at most so many: a small file may unpack to gigabytes."""
     try:
-        return gzip.decompress(stored)
+        return gzip.GzipFile(fileobj=io.BytesIO(stored)).read(most)
     except EOFError:
         raise ValueError(f"{path} is truncated: its gzip stream ends early; {REPLACE}") from None
     except (OSError, zlib.error) as error:
@@ -128,7 +141,7 @@ def _check_header(data: bytes, path: str, expected: IdxFile) -> None:
     if shape != expected.shape:
         sizes, right = ("×".join(map(str, s[1:])) for s in (shape, expected.shape))
         raise ValueError(f"{path} holds images of {sizes}, not {right}: it is another data set; {REPLACE}")
-    length = start + math.prod(shape)
-    if len(data) != length:
-        state = "truncated" if len(data) < length else "longer than its header says"
-        raise ValueError(f"{path} is {state}: {len(data)} bytes, not {length}; {REPLACE}")
+    if len(data) < expected.nbytes:
+        raise ValueError(f"{path} is truncated: {len(data)} bytes, not {expected.nbytes}; {REPLACE}")
+    if len(data) > expected.nbytes:
+        raise ValueError(f"{path} is longer than the {expected.nbytes} bytes that its header says; {REPLACE}")

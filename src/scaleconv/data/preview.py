@@ -44,7 +44,7 @@ def write_preview(
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("drawing needs matplotlib: pip install 'scaleconv[figures]'") from None
+        raise ImportError("drawing needs matplotlib: pip install 'scaleconv[experiments]'") from None
 
     def scaled(indices: Tensor, factors: NDArray[np.float64]) -> NDArray[np.float32]:
         made = make_scaled(digits.images[indices], factors, size, interpolation, antialias, truncate=truncate)

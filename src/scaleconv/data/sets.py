@@ -1,21 +1,33 @@
-"""A set of scaled digits: what MNIST-Scale is, from digits, a distribution of scales and a seed.
+"""A set of scaled digits: made from digits, a distribution of scales and a seed; written to a file and read back.
 
-`make_set()` with nothing but digits is the paper's MNIST-Scale (section 4): s ~ U(0.3, 1), 28×28, plain bilinear.
-Preprocessing is here too: the training mean, as one number.
+`make_set()` with nothing but digits is the paper's MNIST-Scale (section 4): s ~ U(0.3, 1), 28×28, plain bilinear. A
+file is safetensors: the tensors, the parameters and a checksum, which is verified when it is read. No pickle. The
+training mean, which is subtracted before training, is here too.
 """
 
 import hashlib
-from dataclasses import asdict, dataclass
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from .atomic import atomic_path
 from .digits import Digits
+from .idx import md5_hex
 from .scaled import make_scaled
 from .scales import ScaleDistribution, Uniform
 
 MNIST_SCALE = Uniform(0.3, 1.0)
+SUFFIX = ".safetensors"
+FORMAT = "scaleconv scaled set 1"
+MAKE = "make it again with `scaleconv data make`"
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,74 @@ def make_set(
         truncate=truncate,
     )
     return ScaledSet(images, digits.labels, factors, parameters)
+
+
+def check_set_path(path: str | os.PathLike[str]) -> None:
+    """Refuse a file name with another suffix, before the set is made."""
+    if Path(path).suffix != SUFFIX:
+        raise ValueError(f"`path` (={path}) must end in {SUFFIX}")
+
+
+def write_set(scaled: ScaledSet, path: str | os.PathLike[str]) -> str:
+    """Write a set, replace the file that is there, and return the checksum.
+
+    Raises:
+        ValueError: the name does not end in `.safetensors`.
+        OSError: the file cannot be written; nothing is left behind.
+    """
+    check_set_path(path)
+    checksum = scaled.checksum()
+    parameters = json.dumps(scaled.parameters.as_dict())
+    about = {"format": FORMAT, "checksum": checksum, "parameters": parameters, "seal": _seal(checksum, parameters)}
+    tensors = {"images": scaled.images, "labels": scaled.labels, "scales": scaled.scales}
+    with atomic_path(path) as part:
+        try:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, part, about)
+        except SafetensorError as error:
+            raise OSError(f"cannot write {path} ({error}): free some space, or name another place") from None
+    return checksum
+
+
+def read_set(path: str | os.PathLike[str]) -> ScaledSet:
+    """Read a set and verify its checksum.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not a set, or is damaged.
+    """
+    try:
+        with open(path, "rb"):
+            pass  # raises with the reason of the system, which safetensors does not tell
+        with safe_open(path, framework="pt") as stored:
+            about = stored.metadata() or {}
+            if about.get("format") != FORMAT:
+                raise ValueError(f"{path} is not a set of scaled digits: {MAKE}")
+            tensors = {name: stored.get_tensor(name) for name in ("images", "labels", "scales")}
+        scaled = ScaledSet(**tensors, parameters=_parameters(about["parameters"]))
+        checksum = scaled.checksum()
+    except OSError as error:
+        raise type(error)(f"cannot read {path} ({error.strerror or error}): check the path, or {MAKE}") from None
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged or not a set of scaled digits ({error}): {MAKE}") from None
+    if checksum != about.get("checksum"):
+        raise ValueError(f"{path} is damaged: its MD5 is {checksum}, not {about.get('checksum')}; {MAKE}")
+    if _seal(checksum, about["parameters"]) != about.get("seal"):
+        raise ValueError(f"{path} is damaged: its parameters are not those it was written with; {MAKE}")
+    return scaled
+
+
+def _seal(checksum: str, parameters: str) -> str:
+    """A checksum of the parameters and of the tensors' checksum, which covers the tensors alone."""
+    return md5_hex(f"{checksum} {parameters}".encode())
+
+
+def _parameters(text: str) -> Parameters:
+    stored: dict[str, Any] = json.loads(text)
+    if set(stored) != {field.name for field in fields(Parameters)}:
+        raise KeyError("its parameters are not those of this version")
+    for name in ("checksums", "size"):
+        stored[name] = tuple(stored[name])  # JSON knows lists only
+    return Parameters(**stored)
 
 
 def scalar_mean(images: Tensor) -> float:

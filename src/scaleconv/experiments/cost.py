@@ -2,10 +2,11 @@
 
 Two questions for each layer of the paper's network: what happens when the largest of six scales grows, and what when
 there are more scales up to the same largest one. Each in the direct order, in which the paper and others evaluate the
-layer, and as `SIConv2d` does it.
+layer, and as `SIConv2d` does it. Time is measured by `metrics.timing`, as `scaleconv bench` measures it.
 """
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from ..metrics.timing import LayerPass, captured, repeated, time_interleaved
 from ..nn import SIConv2d
 from ..ops import macs
+from ..ops.resampling import linear_map
+from ..ops.signature import make_signature
 from .checkpoint import difference
 from .config import FigureConfig
-from .direct import DirectSIConv2d, milliseconds
 from .items import STUDIES
 from .panels import Line, Panel, make_panels, of_model, series_values
 from .records import Record, Series, describe_environment, read_record, record_name, write_record
@@ -61,7 +65,7 @@ class CostStudy:
         largest: the largest of the six scales L^(k/3), k = −2 … 3, each value a call.
         counts: numbers of scales from 1 to 2 in equal ratios, each value a call.
         folds: repeats of the timing.
-        calls: timed in a repeat, of which the median is taken.
+        calls: timings in a repeat, of which the median is taken.
     """
 
     item: str
@@ -94,6 +98,36 @@ class CostStudy:
         if sweep == "largest":
             return {largest: tuple(largest ** (k / 3) for k in range(-2, 4)) for largest in self.largest}
         return {float(n): tuple(2 ** (k / max(1, n - 1)) for k in range(n)) for n in self.counts}
+
+
+class DirectSIConv2d(nn.Conv2d):
+    """The layer in the order of the paper: rescale, convolve the whole level, align, maximum; autograd does the rest.
+
+    For square images of one size, so that its matrices are made once, as `SIConv2d` keeps its own.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, size: int, scales: Sequence[float]) -> None:
+        super().__init__(in_channels, out_channels, kernel)
+        signature = make_signature((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales)
+        axis = signature.height
+        self.margins: list[tuple[int, int]] = []  # around what a level covers, before and after
+        for level in signature.geometry.levels[1:]:  # the first is the identity, and covers everything
+            first, end = level.height.covered
+            index = len(self.margins)
+            self.margins.append((first, axis.output_size - end))
+            transform = linear_map(level.height.sources, axis.length)
+            align = linear_map(level.height.targets, level.height.response_size)
+            self.register_buffer(f"transform_{index}", transform.dense().float(), persistent=False)
+            self.register_buffer(f"align_{index}", align.dense().float(), persistent=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        result = super().forward(input)
+        for index, margins in enumerate(self.margins):
+            transform, align = (getattr(self, f"{name}_{index}").to(input) for name in ("transform", "align"))
+            response = super().forward(transform @ input @ transform.mT)
+            aligned = align @ response @ align.mT
+            result = torch.maximum(result, F.pad(aligned, (*margins, *margins), value=-math.inf))
+        return result
 
 
 def run_cost(study: CostStudy, folder: Path, *, device: str = "cpu", watcher: Watcher | None = None) -> list[Record]:
@@ -166,6 +200,7 @@ def _operations(layer: LayerShape, method: str, scales: Sequence[float]) -> floa
 
 
 def _time(study: CostStudy, layer: LayerShape, method: str, scales: Sequence[float], device: str) -> float:
+    """Milliseconds of forward and backward; on a GPU the replay of a CUDA graph, without the host."""
     shape = (layer.channels, layer.maps, layer.kernel)
     torch.manual_seed(0)
     module: nn.Module
@@ -176,7 +211,9 @@ def _time(study: CostStudy, layer: LayerShape, method: str, scales: Sequence[flo
     else:
         module = SIConv2d(*shape, scales=scales)
     images = torch.rand(study.batch, layer.channels, layer.size, layer.size, device=device)
-    return milliseconds(module.to(device), images.requires_grad_(layer.input_grad), study.calls)
+    both = LayerPass(module.to(device), images, input_grad=layer.input_grad)
+    workload = repeated(captured(both) if images.is_cuda else both)
+    return time_interleaved({method: workload}, device, study.calls)[method].median_ms
 
 
 def _config(study: CostStudy) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def make_figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'scaleconv[figures]'") from None
+        raise ImportError("figures need matplotlib: pip install 'scaleconv[experiments]'") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -6,28 +6,27 @@ NAME is an item, for its table and figure, or `claims`, for the list of what the
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
+from ..table import markdown_row, terminal_width, wrapped
 from .claims import check_claims
 from .config import TITLES, Experiment, Item
 from .figures import draw, draw_learned_filters
 from .items import ITEMS, folder_name, load_item
 from .panels import signed_percent
 from .records import Record, read_records, writing
-from .tables import csv_text, make_rows, make_tables, markdown_row, summaries, wrapped
+from .tables import csv_text, make_rows, make_tables, summaries
 
 PAGE = "reproduction.md"
 SAME = {True: "yes", False: "no", None: "not yet"}
-NO_TERMINAL = 160  # columns of a file or a pipe
 
 
 def print_tables(item: Item, records: Sequence[Record]) -> None:
     """Print the tables and the notes under them, as wide as the terminal."""
-    width = shutil.get_terminal_size((NO_TERMINAL, 0)).columns
+    width = terminal_width()
     tables = make_tables(item, records)
     heading = [] if len(tables) == 1 and tables[0].title == item.title else [wrapped(item.title, width)]
     notes = [wrapped(note, width) for note in footnotes(item, records)]

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..metrics.timing import captured
 from .config import TrainingConfig
 
 UNROLL = 6  # most steps of a network in one graph: more take longer to capture, and gain nothing
-WARM_UP = 3  # calls before a capture, in which libraries choose their algorithms and buffers
 
 
 def choose_device(device: str) -> str:
@@ -148,33 +148,6 @@ class TrainerGroup:
                 here.wait_stream(stream)
 
         return captured(step_all, rewind)
-
-
-def captured(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> Callable[[], object]:
-    """The call as a CUDA graph, to be replayed without the host.
-
-    Args:
-        call: what is captured; it runs a few times first.
-        before: runs before each of these calls, and before the capture, to undo what the last call has changed.
-    """
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            before()
-            call()
-        before()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    kept = (graph, call)  # a graph works in the memory of what it was captured from, and does not hold it
-
-    def replay() -> None:
-        kept[0].replay()
-
-    return replay
 
 
 def make_optimiser(parameters: Mapping[str, Tensor], recipe: TrainingConfig, *, fused: bool = False) -> torch.optim.SGD:

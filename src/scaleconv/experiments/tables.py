@@ -6,7 +6,6 @@ wider than the terminal is split into several with the same first column: a numb
 
 import csv
 import io
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -14,11 +13,11 @@ from typing import Any
 
 from ..metrics import MOST_PAIRS, Summary, sign_flip_test, summarise
 from ..models import UNSUPERVISED
+from ..table import Table
 from .config import TITLES, Experiment, Item
 from .panels import Panel, make_panels, model_summaries, relative_change, signed_percent
 from .records import Record
 
-GAP = "  "  # between two columns
 METHOD_COLUMNS = (
     "model",
     "paper_mean",
@@ -31,47 +30,6 @@ METHOD_COLUMNS = (
     "seconds_per_epoch",
 )
 PANEL_COLUMNS = ("panel", "quantity", "model", "line", "axis", "x", "label", "mean", "std", "n", "error_change_percent")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells of text under a heading; the first column is aligned to the left, the others to the right."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-    def markdown(self) -> str:
-        """The table as Markdown, without its title."""
-        return "\n".join(markdown_row(row) for row in (self.header, ["---"] * len(self.header), *self.rows))
-
-    def text(self, width: int) -> str:
-        """The table for a terminal: headings are wrapped, cells are not, and columns that do not fit go below.
-
-        Example:
-            >>> print(Table("Errors", ("method", "test error"), [("ConvNet", "3.50 ± 0.08")]).text(80))
-            Errors
-            method    test error
-            ────────────────────
-            ConvNet  3.50 ± 0.08
-        """
-        first, *others = zip(self.header, *self.rows, strict=True)
-        wrap = _width([first, *others], wrap=False) > width
-        blocks: list[list[tuple[str, ...]]] = [[first]]
-        for column in others:
-            if len(blocks[-1]) > 1 and _width([*blocks[-1], column], wrap) > width:
-                blocks.append([first])
-            blocks[-1].append(column)
-        return f"{wrapped(self.title, width)}\n" + "\n\n".join(_block(block, wrap) for block in blocks)
-
-
-def wrapped(text: str, width: int) -> str:
-    """Text on lines of a width, broken between words only: never inside a number."""
-    return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def make_tables(item: Item, records: Sequence[Record]) -> list[Table]:
@@ -217,26 +175,3 @@ def _mean_and_std(summary: Summary | None) -> str:
     if summary is None:
         return "–"
     return f"{summary.mean:.2f}" + (f" ± {summary.std:.2f}" if summary.std else "")  # counted numbers do not vary
-
-
-def _column_width(column: Sequence[str], wrap: bool) -> int:
-    """That of the widest cell; of a heading that may be wrapped, that of its longest word."""
-    heading, *cells = column
-    return max(map(len, [*(heading.split() if wrap else [heading]), *cells]), default=0)
-
-
-def _width(columns: Sequence[Sequence[str]], wrap: bool) -> int:
-    return sum(_column_width(column, wrap) for column in columns) + len(GAP) * (len(columns) - 1)
-
-
-def _block(columns: Sequence[tuple[str, ...]], wrap: bool) -> str:
-    """Columns side by side, with a line under the headings."""
-    widths = [_column_width(column, wrap) for column in columns]
-    headings = [wrapped(column[0], width).splitlines() for column, width in zip(columns, widths, strict=True)]
-    height = max(map(len, headings))
-    lines = [[""] * (height - len(heading)) + heading for heading in headings]
-    texts = []
-    for row in [*zip(*lines, strict=True), *zip(*(column[1:] for column in columns), strict=True)]:
-        others = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        texts.append(GAP.join([row[0].ljust(widths[0]), *others]).rstrip())
-    return "\n".join([*texts[:height], "─" * _width(columns, wrap), *texts[height:]])

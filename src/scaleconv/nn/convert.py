@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..ops.signature import DEFAULT_SCALES, check_scales
-from .si_conv import SIConv2d
+from .layers import SIConv2d
 
 Choice = Callable[[str, nn.Conv2d], bool]
 

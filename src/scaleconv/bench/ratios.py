@@ -1,28 +1,26 @@
-"""Tables from a result: the ratios that matter, every layer, the networks. Text only."""
+"""Tables and the figure of what was measured: how the layer compares with plain convolutions."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+from ..experiments.figures import COLOURS as MODEL_COLOURS
+from ..experiments.figures import make_figure, save_figure
+from ..metrics.timing import Memory, Timing
 from ..models import TITLES
-from .layers import LayerRow
-from .networks import EpochRow, StepRow
-from .runner import Result
-from .timing import Memory, Timing
+from ..table import Table
+from .layer_costs import LayerRow
+from .network_costs import EpochRow, StepRow
 
 NOTHING = "–"
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One table: a title, the columns, the lines."""
-
-    title: str
-    header: tuple[str, ...]
-    lines: Sequence[tuple[str, ...]]
-
-    def markdown(self) -> str:
-        lines = [self.header, ("---",) * len(self.header), *self.lines]
-        return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+# A layer has the colour that it has in the figures of the experiments.
+COLOURS = {
+    "conv2d": MODEL_COLOURS["conv2d"],
+    "conv2d_wide": "#223355",
+    "direct": MODEL_COLOURS["direct"],
+    "si": MODEL_COLOURS["si_conv2d"],
+}
+PEER_COLOURS = ("#aa7700", "#66ccee", "#aa3377", "#777777")
 
 
 class Comparison:
@@ -53,17 +51,7 @@ def memory_ratio(row: LayerRow | StepRow | None, other: LayerRow | StepRow | Non
     return memory[0].peak_mib / memory[1].peak_mib if memory[0] and memory[1] else None
 
 
-def sheets(result: Result) -> list[Sheet]:
-    """What is printed: the ratios, then the networks; parts that were not measured are left out."""
-    made = [
-        ratio_sheet(result.rows, result.settings["scales"]) if result.rows else None,
-        epoch_sheet(result.epochs) if result.epochs else None,
-        step_sheet(result.steps) if result.steps else None,
-    ]
-    return [sheet for sheet in made if sheet]
-
-
-def ratio_sheet(rows: Sequence[LayerRow], scales: Sequence[float]) -> Sheet:
+def ratio_table(rows: Sequence[LayerRow], scales: Sequence[float]) -> Table:
     """`SIConv2d` beside plain convolutions, a line per setting; on a GPU, graph replays unless it says eager."""
     on_gpu = has_graphs(rows)
     both, forward = ("graph_both", "graph_forward") if on_gpu else ("both", "forward")
@@ -86,10 +74,10 @@ def ratio_sheet(rows: Sequence[LayerRow], scales: Sequence[float]) -> Sheet:
             for column in ("/ wide (graph)", "memory / Conv2d", "host, ms"):
                 del cells[column]
         lines.append((*setting, *cells.values()))
-    return Sheet("SIConv2d, forward and backward", ("shape", "dtype", "layout", *cells), lines)
+    return Table("SIConv2d, forward and backward", ("shape", "dtype", "layout", *cells), lines, labels=3)
 
 
-def layer_sheet(rows: Sequence[LayerRow]) -> Sheet:
+def layer_table(rows: Sequence[LayerRow]) -> Table:
     """Every layer in every setting."""
     on_gpu = has_graphs(rows)
     compared = Comparison(rows)
@@ -113,10 +101,10 @@ def layer_sheet(rows: Sequence[LayerRow]) -> Sheet:
                 "memory / Conv2d": _ratio(memory_ratio(row, plain)),
             }
         lines.append((*setting, str(row.batch), row.layer, row.scales, *cells.values()))
-    return Sheet("All layers", ("shape", "dtype", "layout", "batch", "layer", "scales", *cells), lines)
+    return Table("All layers", ("shape", "dtype", "layout", "batch", "layer", "scales", *cells), lines, labels=6)
 
 
-def epoch_sheet(rows: Sequence[EpochRow]) -> Sheet:
+def epoch_table(rows: Sequence[EpochRow]) -> Table:
     """The paper's networks, each compared with ConvNet trained in equally many runs."""
     plain = {row.runs: row.seconds for row in rows if row.model == "convnet"}
     lines = []
@@ -125,11 +113,11 @@ def epoch_sheet(rows: Sequence[EpochRow]) -> Sheet:
         seconds = (_three_digits(row.seconds), _three_digits(row.seconds_per_run))
         lines.append((TITLES[row.model], str(row.runs), *seconds, _ratio(ratio)))
     note = "".join(f", from {row.batches_timed} of its {row.batches} batches" for row in rows[:1] if row.partial)
-    header = ("network", "runs together", "s / epoch", "s / epoch and run", "/ ConvNet (goal ≤ 5 on 2 CPU cores)")
-    return Sheet(f"A training epoch of the paper's networks{note}", header, lines)
+    header = ("network", "runs at once", "s / epoch", "s / epoch and run", "/ ConvNet")
+    return Table(f"A training epoch of the paper's networks{note}", header, lines)
 
 
-def step_sheet(rows: Sequence[StepRow]) -> Sheet:
+def step_table(rows: Sequence[StepRow]) -> Table:
     """The larger networks, a line per setting with the plain and the converted network."""
     pairs: dict[tuple[str, ...], dict[str, StepRow]] = {}
     for row in rows:
@@ -154,30 +142,7 @@ def step_sheet(rows: Sequence[StepRow]) -> Sheet:
             }
         lines.append((*setting, *cells.values()))
     title = f"Networks, plain and converted, images of {rows[0].size}×{rows[0].size}"
-    return Sheet(title, ("network", "task", "dtype", "layout", "batch", *cells), lines)
-
-
-def footnotes(result: Result) -> list[str]:
-    """How the numbers were measured."""
-    where, asked = result.environment, result.settings
-    on_gpu = asked["device"].startswith("cuda")
-    tf32 = "on" if asked["flags"]["cudnn_allow_tf32"] else "off"
-    precision = f", TF32 in convolutions {tf32}" if on_gpu else ""
-    scales = ", ".join(f"{scale:.3g}" for scale in asked["scales"])
-    notes = [
-        f"Medians of {asked['repeats']} interleaved repeats on {where['device']}, {where['threads']} CPU threads, "
-        f"PyTorch {where['torch']}{precision}; commit {where['commit'] or 'unknown'}.",
-        f"Scales {scales}; wide scales are their squares. wide, or conv2d_wide, is Conv2d with {len(asked['scales'])} "
-        "times the maps; written plainly, or direct, is the layer with F.interpolate. Forward and backward include the "
-        "gradient of the input.",
-    ]
-    if on_gpu:
-        notes.append(
-            "graph: replays of a CUDA graph, the time of the device alone; eager: calls, as a user makes them; host: "
-            "wall time to issue forward and backward on an idle device, without waiting for it. Columns that name "
-            "neither are graph. Memory is the peak of forward and backward on the device."
-        )
-    return notes
+    return Table(title, ("network", "task", "dtype", "layout", "batch", *cells), lines, labels=5)
 
 
 def _spread(scales: Sequence[float]) -> str:
@@ -202,3 +167,74 @@ def _ratio(value: float | None) -> str:
 
 def _three_digits(value: float) -> str:
     return f"{value:#.3g}".rstrip(".")
+
+
+def draw_layers(rows: Sequence[LayerRow], title: str, paths: Sequence[Path]) -> None:
+    """Draw time and, where it was measured, memory, a panel for each dtype and layout; suffixes name the formats."""
+    rows = [row for row in rows if row.scales == "default"]
+    kinds = list(dict.fromkeys((row.dtype, row.layout) for row in rows))
+    panels = [(*kind, draw) for kind in kinds for draw in (_draw_times, _draw_memory)]
+    if not any(row.memory for row in rows):
+        panels = [panel for panel in panels if panel[-1] is _draw_times]
+    width = max(7.5, 1.3 * len({row.shape for row in rows}))
+    figure = make_figure(width, 4.2 * len(panels))
+    axes = figure.subplots(len(panels), 1, squeeze=False)
+    for (dtype, layout, draw), (axis,) in zip(panels, axes, strict=True):
+        draw(axis, [row for row in rows if (row.dtype, row.layout) == (dtype, layout)], f"{dtype}, {layout}")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize="small", loc="outside lower center", ncols=len(labels), frameon=False)
+    save_figure(figure, title, "", paths)
+
+
+def _draw_times(axis: Any, rows: Sequence[LayerRow], title: str) -> None:
+    """Medians as bars, least to most as whiskers, above them the ratio to the wide convolution."""
+    compared = Comparison(rows)
+    field = "graph_both" if has_graphs(rows) else "both"
+
+    def bar(row: LayerRow) -> tuple[float, tuple[float, float], str]:
+        timing: Timing | None = getattr(row, field)
+        if timing is None:
+            return float("nan"), (0, 0), ""
+        ratio = time_ratio(row, compared.find((row.shape, row.dtype, row.layout), "conv2d_wide"), field)
+        whiskers = (timing.median_ms - timing.min_ms, timing.max_ms - timing.median_ms)
+        return timing.median_ms, whiskers, "" if ratio is None else f"{ratio:.2g}×"
+
+    _draw_bars(axis, rows, bar)
+    clock = "CUDA graph" if has_graphs(rows) else "eager"
+    axis.set(title=f"forward + backward ({clock}), {title}", ylabel="ms; above the bars: / conv2d_wide", yscale="log")
+    axis.yaxis.set_major_formatter("{x:g}")
+
+
+def _draw_memory(axis: Any, rows: Sequence[LayerRow], title: str) -> None:
+    """Peaks in units of the plain convolution's."""
+    compared = Comparison(rows)
+
+    def bar(row: LayerRow) -> tuple[float, tuple[float, float], str]:
+        ratio = memory_ratio(row, compared.find((row.shape, row.dtype, row.layout), "conv2d"))
+        return (float("nan"), (0, 0), "") if ratio is None else (ratio, (0, 0), f"{ratio:.2g}×")
+
+    _draw_bars(axis, rows, bar)
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set(title=f"peak memory, {title}", ylabel="/ conv2d")
+
+
+def _draw_bars(
+    axis: Any, rows: Sequence[LayerRow], bar: Callable[[LayerRow], tuple[float, tuple[float, float], str]]
+) -> None:
+    """A group of bars per shape, a colour per layer."""
+    shapes = list(dict.fromkeys(row.shape for row in rows))
+    layers = list(dict.fromkeys(row.layer for row in rows))
+    peers = [name for name in layers if name not in COLOURS]
+    width = 0.85 / len(layers)
+    for place, layer in enumerate(layers):
+        bars = [(shapes.index(row.shape), *bar(row)) for row in rows if row.layer == layer]
+        colour = COLOURS.get(layer) or PEER_COLOURS[peers.index(layer) % len(PEER_COLOURS)]
+        lefts = [group + (place - (len(layers) - 1) / 2) * width for group, *_ in bars]
+        whiskers = list(zip(*(spread for _, _, spread, _ in bars), strict=True))
+        drawn = axis.bar(lefts, [height for _, height, _, _ in bars], width, yerr=whiskers, color=colour)
+        drawn.set_label(layer)
+        axis.bar_label(drawn, [text for *_, text in bars], fontsize=7, padding=2)
+    axis.set_xticks(range(len(shapes)), shapes)
+    axis.margins(y=0.15)
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)

@@ -1,31 +1,35 @@
 """Whole networks: an epoch of the paper's networks; training and inference of larger ones, plain and converted.
 
 The images are random; what is learned does not matter. The paper's networks are trained by the code and the recipe of
-the experiments, on a GPU also several runs at once.
+the experiments, on a GPU also several runs at once. The larger ones have the shape of well-known networks and random
+weights: ResNet-18 (He et al., 2016) has dense 3×3 convolutions; the other one has the depthwise convolutions of
+MobileNetV2 (Sandler et al., 2018; 3×3, strides 1 and 2) and of ConvNeXt (Liu et al., 2022; 7×7).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..experiments.config import DataConfig, NetworkConfig, TrainingConfig
-from ..experiments.sgd import Trainer, TrainerGroup, captured
+from ..experiments.sgd import Trainer, TrainerGroup
+from ..metrics.timing import Memory, Timing, Workload, captured, compare, repeated, time_interleaved
 from ..models import make_model
 from ..nn import convert
-from .layers import one_line
-from .network_shapes import CLASSES, NETWORKS
-from .settings import DTYPES, LAYOUTS, Settings
-from .timing import Memory, Tick, Timing, Workload, peak_memory, repeated, time_interleaved
+from .settings import DTYPES, LAYOUTS, Settings, Tick
 
 MODELS = ("convnet", "si_convnet", "hierarchical")
-TOGETHER = 6  # the folds of the paper's Table 1
+RUNS_AT_ONCE = 6  # the folds of the paper's Table 1
 CPU_BATCHES = 8  # of an epoch's 78, which would take minutes
 TRAINING, INFERENCE = "training", "inference"
 VARIANTS = ("plain", "converted")
+STAGES = (64, 128, 256, 512)
+CLASSES = 1000
+EXPANSION = 4  # of the channels inside a depthwise block
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class EpochRow:
 
     Attributes:
         model: its name in `scaleconv.models.TITLES`.
-        runs: how many were trained together.
+        runs: how many were trained at once.
         seconds: of one epoch of all of them, the median over the repeats.
         seconds_min, seconds_max: the least and the most.
         seconds_per_run: that, divided by `runs`.
@@ -90,11 +94,11 @@ def measure_epochs(settings: Settings, tick: Tick) -> list[EpochRow]:
     timed = batches if settings.on_gpu else min(CPU_BATCHES, batches)
     with _fast_products(settings.on_gpu):
         groups = {
-            (model, runs): _together(model, settings, runs, timed)
-            for runs in ((1, TOGETHER) if settings.on_gpu else (1,))
+            (model, runs): _trainers(model, settings, runs, timed)
+            for runs in ((1, RUNS_AT_ONCE) if settings.on_gpu else (1,))
             for model in MODELS
         }
-        workloads = {key: repeated(_epoch(group)) for key, group in groups.items()}
+        workloads = {key: repeated(partial(group.epoch, 1)) for key, group in groups.items()}
         times = time_interleaved(
             workloads, settings.device, settings.repeats, lambda: tick("the paper's networks"), warm_up=1
         )
@@ -106,11 +110,7 @@ def measure_epochs(settings: Settings, tick: Tick) -> list[EpochRow]:
     return rows
 
 
-def _epoch(group: TrainerGroup) -> Callable[[], None]:
-    return lambda: group.epoch(1)
-
-
-def _together(model: str, settings: Settings, runs: int, batches: int) -> TrainerGroup:
+def _trainers(model: str, settings: Settings, runs: int, batches: int) -> TrainerGroup:
     size, recipe = DataConfig().size, TrainingConfig()
     trainers = []
     for run in range(runs):
@@ -154,37 +154,22 @@ def measure_steps(settings: Settings, tick: Tick) -> list[StepRow]:
 def _measure_step(
     settings: Settings, network: str, task: str, dtype: str, layout: str, batch: int, tick: Tick
 ) -> list[StepRow]:
-    """One setting: the memory of each variant while it is alone, then the times of both."""
+    """One setting: both variants of the network."""
 
     def make(variant: str) -> Step:
         model: nn.Module = NETWORKS[network]()
         model = model if variant == "plain" else convert(model, scales=settings.scales)
         return Step(model, task, batch, settings.image_size, dtype, layout, settings.device)
 
-    memory: dict[str, Memory | None] = {}
-    workloads: dict[tuple[str, str], Workload] = {}
-    errors: dict[str, str] = {}
-    for variant in VARIANTS:
-        try:
-            memory[variant] = _peak(make(variant))
-        except RuntimeError as error:
-            errors[variant] = one_line(error)
-    for variant in VARIANTS:
-        if variant not in errors:
-            try:
-                made = {"eager": repeated(make(variant))}
-                if settings.on_gpu and task == TRAINING:
-                    made["graph"] = repeated(captured(make(variant)))
-                workloads |= {(variant, field): workload for field, workload in made.items()}
-            except RuntimeError as error:
-                errors[variant] = one_line(error)
-    times = time_interleaved(workloads, settings.device, settings.repeats, lambda: tick(f"{network}, {task}"))
+    def workloads(made: Callable[[], Step]) -> Mapping[str, Workload]:
+        eager = {"eager": repeated(made())}
+        return eager | {"graph": repeated(captured(made()))} if settings.on_gpu and task == TRAINING else eager
+
+    candidates = {variant: partial(make, variant) for variant in VARIANTS}
+    progress = f"{network}, {task}"
+    measured = compare(candidates, workloads, settings.device, settings.repeats, lambda: tick(progress))
     setting = (task, dtype, layout, batch, settings.image_size)
-    rows = []
-    for variant in VARIANTS:
-        eager, graph = (times.get((variant, field)) for field in ("eager", "graph"))
-        rows.append(StepRow(network, variant, *setting, eager, graph, memory.get(variant), errors.get(variant)))
-    return rows
+    return [StepRow(network, variant, *setting, **found.fields()) for variant, found in measured.items()]
 
 
 class Step:
@@ -218,8 +203,97 @@ class Step:
         return output
 
 
-def _peak(step: Step) -> Memory | None:
-    """Memory of a step, after those that plan, compile and make the momenta."""
-    for _ in range(2 if step.images.is_cuda else 1):
-        step()
-    return peak_memory(step, step.device)
+class ResidualBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution where the size changes."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or in_channels != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(input)))))
+        return F.relu(output + self.shortcut(input))
+
+
+class InvertedResidual(nn.Module):
+    """MobileNetV2's block: 1×1 to more channels, depthwise 3×3, 1×1 to fewer; a shortcut where the shape stays."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        inner = EXPANSION * in_channels
+        self.body = nn.Sequential(
+            *(nn.Conv2d(in_channels, inner, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU6()),
+            nn.Conv2d(inner, inner, 3, stride=stride, padding=1, groups=inner, bias=False),
+            *(nn.BatchNorm2d(inner), nn.ReLU6()),
+            *(nn.Conv2d(inner, channels, 1, bias=False), nn.BatchNorm2d(channels)),
+        )
+        self.shortcut = stride == 1 and in_channels == channels
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = self.body(input)
+        return input + output if self.shortcut else output
+
+
+class LargeKernelBlock(nn.Module):
+    """ConvNeXt's block, with BatchNorm: depthwise 7×7, then 1×1 to more channels and back, and a shortcut."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        inner = EXPANSION * channels
+        self.body = nn.Sequential(
+            *(nn.Conv2d(channels, channels, 7, padding=3, groups=channels), nn.BatchNorm2d(channels)),
+            *(nn.Conv2d(channels, inner, 1), nn.GELU(), nn.Conv2d(inner, channels, 1)),
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = self.body(input)
+        return input + output
+
+
+def make_resnet18() -> nn.Sequential:
+    """The shape of ResNet-18, always with the same weights.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in make_resnet18().parameters())
+        11689512
+    """
+    torch.manual_seed(0)
+    stem = [nn.Conv2d(3, STAGES[0], 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(STAGES[0]), nn.ReLU()]
+    blocks = []
+    before = STAGES[0]
+    for channels in STAGES:
+        stride = 1 if channels == before else 2
+        blocks += [ResidualBlock(before, channels, stride), ResidualBlock(channels, channels, 1)]
+        before = channels
+    return nn.Sequential(*stem, nn.MaxPool2d(3, stride=2, padding=1), *blocks, *_head(before))
+
+
+def make_depthwise_network() -> nn.Sequential:
+    """Inverted residuals with depthwise 3×3 and, at an eighth of the image's size, three blocks of depthwise 7×7.
+
+    Always with the same weights.
+    """
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU6()),
+        *(InvertedResidual(32, 24, 2), InvertedResidual(24, 24, 1)),
+        *(InvertedResidual(24, 96, 2), LargeKernelBlock(96), LargeKernelBlock(96), LargeKernelBlock(96)),
+        *(InvertedResidual(96, 160, 2), InvertedResidual(160, 160, 1)),
+        *(InvertedResidual(160, 192, 2), InvertedResidual(192, 192, 1)),
+        *_head(192),
+    )
+
+
+def _head(channels: int) -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)]
+
+
+NETWORKS = {"resnet18": make_resnet18, "depthwise": make_depthwise_network}

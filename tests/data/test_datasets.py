@@ -1,5 +1,6 @@
 """Downloads from a server of our own: mirrors, checks, and what a failure or a killed process leaves behind."""
 
+import contextlib
 import gzip
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from scaleconv.data import datasets, load_digits
 
-pytest.importorskip("pooch", reason="needs the extra `download`")
+pytest.importorskip("pooch", reason="needs the extra `experiments`")
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
@@ -38,7 +39,7 @@ def server(contents):
                 self.send_error(404)
                 return
             self.send_response(200)
-            self.send_header("Content-Length", str(1 << 20 if kind == "slow" else len(data)))
+            self.send_header("Content-Length", str({"slow": 1 << 20, "endless": 1 << 28}.get(kind, len(data))))
             self.end_headers()
             if kind == "good":
                 self.wfile.write(data)
@@ -46,8 +47,12 @@ def server(contents):
                 self.wfile.write(data[: len(data) // 2])
             elif kind == "noise":
                 self.wfile.write(bytes(len(data)))
+            elif kind == "endless":
+                with contextlib.suppress(OSError):  # the other side is to hang up
+                    for _ in range(4096):
+                        self.wfile.write(bytes(1 << 16))
             elif kind == "slow":
-                self.wfile.write(data + bytes(1 << 18))  # enough for the first blocks to reach the disk
+                self.wfile.write(bytes(1 << 16))  # enough for the first block to reach the disk
                 self.wfile.flush()
                 release.wait(20)
 
@@ -99,6 +104,21 @@ def test_when_no_mirror_has_it_nothing_is_left(mirrored, cache):
     assert files(cache) == []
 
 
+def test_mirrors_are_asked_over_https_only():
+    urls = [url for each in (datasets.MNIST, datasets.FASHION) for url in each.mirrors]
+    assert [url for url in urls if not url.startswith("https://")] == []
+    assert len(urls) == 5
+
+
+def test_a_mirror_that_sends_without_end_is_left(mirrored, cache):
+    mirrored("endless", "good")
+    assert len(load_digits("small")) == 30
+    mirrored("endless")
+    (cache / "small" / f"{IMAGES}.gz").unlink()
+    with pytest.raises(ConnectionError, match="it sends more bytes than the file has"):
+        load_digits("small")
+
+
 def test_without_a_network_the_message_says_what_to_do(dataset, monkeypatch, cache):
     unreachable = replace(dataset, mirrors=("http://127.0.0.1:9/",))  # nobody listens on the discard port
     monkeypatch.setitem(datasets.DATASETS, "small", unreachable)
@@ -110,7 +130,7 @@ def test_without_a_network_the_message_says_what_to_do(dataset, monkeypatch, cac
 
 def test_without_pooch_the_message_names_the_extra(dataset, monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"pip install 'scaleconv\[download\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'scaleconv\[experiments\]'"):
         load_digits("small")
     assert files(cache) == []
 
@@ -135,8 +155,7 @@ def test_a_file_that_no_checksum_vouches_for_is_not_kept(mirrored, dataset, serv
 KILLED = """
 import sys
 from pathlib import Path
-from scaleconv.data.datasets import Dataset
-from scaleconv.data.download import fetch_files
+from scaleconv.data.datasets import Dataset, fetch_files
 from scaleconv.data.idx import IdxFile
 
 files = (IdxFile("train-images-idx3-ubyte", (30, 7, 5)), IdxFile("train-labels-idx1-ubyte", (30,)))

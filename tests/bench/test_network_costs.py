@@ -5,10 +5,18 @@ import torch
 from torch import nn
 
 from scaleconv import SIConv2d, convert
-from scaleconv.bench import Settings, make_settings, networks, run_bench
-from scaleconv.bench.network_shapes import CLASSES, NETWORKS, make_depthwise_network, make_resnet18
-from scaleconv.bench.networks import Step, measure_epochs, measure_steps, step_tasks
-from scaleconv.bench.runner import count_ticks
+from scaleconv.bench import Settings, make_settings, network_costs, run_bench
+from scaleconv.bench.network_costs import (
+    CLASSES,
+    NETWORKS,
+    Step,
+    make_depthwise_network,
+    make_resnet18,
+    measure_epochs,
+    measure_steps,
+    step_tasks,
+)
+from scaleconv.bench.session import count_ticks
 
 SMALL = {"repeats": 1, "scales": "1,0.8", "layers": False, "image_size": 32, "batch": 2}
 SETTINGS = make_settings("cpu", dtypes="float32", **SMALL)
@@ -16,7 +24,7 @@ SETTINGS = make_settings("cpu", dtypes="float32", **SMALL)
 
 @pytest.fixture(autouse=True)
 def one_batch(monkeypatch):
-    monkeypatch.setattr(networks, "CPU_BATCHES", 1)
+    monkeypatch.setattr(network_costs, "CPU_BATCHES", 1)
 
 
 @pytest.fixture
@@ -34,7 +42,7 @@ def steps(monkeypatch):
             self.calls += 1
             super().__call__()
 
-    monkeypatch.setattr(networks, "Step", Spy)
+    monkeypatch.setattr(network_costs, "Step", Spy)
     return made
 
 
@@ -45,7 +53,7 @@ def stand_ins(monkeypatch):
     def make():
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES))
 
-    monkeypatch.setattr(networks, "NETWORKS", dict.fromkeys(NETWORKS, make))
+    monkeypatch.setattr(network_costs, "NETWORKS", dict.fromkeys(NETWORKS, make))
 
 
 def output_sizes(network, size):
@@ -87,13 +95,13 @@ def test_a_network_has_the_same_weights_every_time(make):
 
 def test_an_epoch_is_told_from_a_part_of_it(monkeypatch):
     timings = {}
-    original = networks.time_interleaved
+    original = network_costs.time_interleaved
 
     def spy(workloads, *others, **options):
         timings.update(original(workloads, *others, **options))
         return timings
 
-    monkeypatch.setattr(networks, "time_interleaved", spy)
+    monkeypatch.setattr(network_costs, "time_interleaved", spy)
     rows = measure_epochs(SETTINGS, lambda _: None)
     assert [(row.model, row.runs) for row in rows] == [("convnet", 1), ("si_convnet", 1), ("hierarchical", 1)]
     for row in rows:
@@ -150,7 +158,7 @@ def test_on_a_gpu_a_training_step_is_also_a_graph(monkeypatch, steps, stand_ins)
     """The graph is a stand-in on the CPU; which step it holds is real."""
     monkeypatch.setattr(Settings, "on_gpu", True)
     graphs = []
-    monkeypatch.setattr(networks, "captured", lambda step: (graphs.append(step), step)[1])
+    monkeypatch.setattr(network_costs, "captured", lambda step: (graphs.append(step), step)[1])
     rows = measure_steps(SETTINGS, lambda _: None)
     assert [row.task for row in rows if row.graph] == ["training"] * 4
     assert [row.task for row in rows if not row.graph] == ["inference"] * 4
@@ -163,7 +171,7 @@ def test_a_network_that_fails_leaves_a_row_that_says_so_and_the_others_go_on(mon
     def refuse(*_, **__):
         raise RuntimeError("out of\nmemory")
 
-    monkeypatch.setattr(networks, "convert", refuse)
+    monkeypatch.setattr(network_costs, "convert", refuse)
     rows = measure_steps(SETTINGS, lambda _: None)
     for row in rows:
         failed = row.variant == "converted"
@@ -191,8 +199,8 @@ def test_on_a_gpu_runs_are_trained_together_in_whole_epochs():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_graphs_train_and_memory_is_measured(monkeypatch):
-    captured, graphs = networks.captured, []
-    monkeypatch.setattr(networks, "captured", lambda step: (graphs.append(step), captured(step))[1])
+    captured, graphs = network_costs.captured, []
+    monkeypatch.setattr(network_costs, "captured", lambda step: (graphs.append(step), captured(step))[1])
     rows = measure_steps(make_settings("cuda", dtypes="float32,bfloat16", **SMALL | {"image_size": 64}), lambda _: None)
     assert [(row.error, row.graph is None) for row in rows] == [(None, row.task == "inference") for row in rows]
     assert all(row.memory.peak_mib > row.memory.held_mib > 0 for row in rows)

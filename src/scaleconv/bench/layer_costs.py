@@ -1,0 +1,183 @@
+"""Single layers: forward alone, backward alone, both, and the peak memory of both.
+
+The layers that are compared are made with the arguments of `Conv2d`. On a GPU the passes are timed as eager calls,
+which is what a user sees; as replays of a CUDA graph, which is the time of the device alone; and by the host, which is
+the time to issue them.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..metrics.timing import LayerPass, Memory, Timing, Workload, captured, compare, repeated
+from ..nn import SIConv2d
+from .settings import DTYPES, LAYOUTS, SHAPES, LayerShape, Settings, Tick
+
+WITH_SCALES = ("direct", "si")  # measured with the wide scales as well
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """What was measured of one layer in one setting.
+
+    Attributes:
+        shape, dtype, layout, batch: the setting.
+        layer: its name in `COMPARED`, or MODULE:CLASS of a peer.
+        scales: `default`, or `wide` for their squares.
+        forward, backward, both: eager calls.
+        graph_forward, graph_both: replays of a CUDA graph; None on a CPU.
+        host_both: what the host needs to issue forward and backward; None on a CPU.
+        memory: of forward and backward; None on a CPU.
+        error: why nothing was measured; None if all went well.
+    """
+
+    shape: str
+    dtype: str
+    layout: str
+    batch: int
+    layer: str
+    scales: str
+    forward: Timing | None = None
+    backward: Timing | None = None
+    both: Timing | None = None
+    graph_forward: Timing | None = None
+    graph_both: Timing | None = None
+    host_both: Timing | None = None
+    memory: Memory | None = None
+    error: str | None = None
+
+
+class InterpolatedConv2d(nn.Conv2d):
+    """Rescale, convolve, rescale back, take the maximum: the layer written plainly with `F.interpolate`.
+
+    It shows what the layer costs when written so. It does not compute the same numbers: its grids are not aligned, and
+    every level covers every position. A level that is smaller than the kernel is left out.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        scales: Iterable[float],
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, groups=groups)
+        self.scales = tuple(scales)
+
+    def forward(self, input: Tensor) -> Tensor:
+        least = self.kernel_size[0] - 2 * int(self.padding[0])  # the smallest level that has an output
+        target = [(length - least) // self.stride[0] + 1 for length in input.shape[2:]]
+        responses = []
+        for scale in self.scales:
+            size = [int(scale * length) for length in input.shape[2:]]
+            if min(size) >= max(least, 1):
+                level = F.interpolate(input, size=size, mode="bilinear", align_corners=False)
+                response = super().forward(level)
+                responses.append(F.interpolate(response, size=target, mode="bilinear", align_corners=False))
+        return torch.stack(responses).max(dim=0).values  # (S, N, M, H0, W0) → (N, M, H0, W0)
+
+
+def make_layer(name: str, shape: LayerShape, scales: tuple[float, ...]) -> nn.Module:
+    """Make one of `COMPARED`, or the class MODULE:CLASS; layers with equally many weights get the same ones."""
+    torch.manual_seed(0)
+    sizes = (shape.in_channels, shape.out_channels, shape.kernel)
+    options: dict[str, Any] = {"stride": shape.stride, "padding": shape.padding, "groups": shape.groups}
+    if name == "conv2d":
+        return nn.Conv2d(*sizes, **options)
+    if name == "conv2d_wide":
+        return nn.Conv2d(shape.in_channels, len(scales) * shape.out_channels, shape.kernel, **options)
+    if name == "direct":
+        return InterpolatedConv2d(*sizes, **options, scales=scales)
+    if name == "si":
+        return SIConv2d(*sizes, **options, scales=scales)
+    peer = load_peer(name)
+    try:
+        return peer(*sizes, **options)
+    except TypeError as error:
+        raise ValueError(
+            f"`peer` (={name}) must take the arguments of Conv2d "
+            f"(in_channels, out_channels, kernel_size, stride=…, padding=…, groups=…), but says: {error}"
+        ) from None
+
+
+def load_peer(peer: str) -> type[nn.Module]:
+    """The class that MODULE:CLASS names."""
+    module, _, name = peer.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise ValueError(f"`peer` (={peer}) must name a module that can be imported: {error}") from None
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise ValueError(f"`peer` must name a torch.nn.Module of `{module}`, got {name!r}")
+    return kind
+
+
+def check_peer(peer: str, shape: LayerShape, device: str) -> None:
+    """Refuse a peer whose output does not have the shape of `Conv2d`'s, before anything is measured."""
+    images = torch.zeros(2, shape.in_channels, shape.size, shape.size, device=device)
+    with torch.no_grad():
+        output = make_layer(peer, shape, ()).to(device)(images)
+    expected = (2, shape.out_channels, shape.output_size, shape.output_size)
+    got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    if got != expected:
+        raise ValueError(f"`peer` (={peer}) must return the shape of Conv2d, {expected}, got {got}")
+
+
+def measure_layers(settings: Settings, tick: Tick) -> list[LayerRow]:
+    """Measure every layer in every setting; peers are checked first."""
+    for peer in settings.peers:
+        for shape in settings.shapes:
+            check_peer(peer, SHAPES[shape], settings.device)
+    rows: list[LayerRow] = []
+    for shape in settings.shapes:
+        for dtype in settings.dtypes:
+            for layout in settings.layouts:
+                rows += _measure(settings, shape, dtype, layout, tick)
+    return rows
+
+
+def _measure(settings: Settings, shape: str, dtype: str, layout: str, tick: Tick) -> list[LayerRow]:
+    """One setting: all layers of the comparison."""
+    candidates: dict[tuple[str, str], Callable[[], LayerPass]] = {
+        (layer, scales): partial(_make_pass, settings, shape, dtype, layout, layer, scales)
+        for layer in (*settings.compare, *settings.peers)
+        for scales in (("default", "wide") if settings.wide and layer in WITH_SCALES else ("default",))
+    }
+
+    def workloads(make: Callable[[], LayerPass]) -> Mapping[str, Workload]:
+        return _workloads(make(), on_gpu=settings.on_gpu)
+
+    progress = f"{shape}, {dtype}, {layout}"
+    measured = compare(candidates, workloads, settings.device, settings.repeats, lambda: tick(progress))
+    setting = (shape, dtype, layout, settings.batch_of(SHAPES[shape]))
+    return [LayerRow(*setting, *variant, **found.fields()) for variant, found in measured.items()]
+
+
+def _workloads(made: LayerPass, *, on_gpu: bool) -> dict[str, Workload]:
+    """What to time, by the field of `LayerRow` that holds it; a graph cannot hold the backward pass alone."""
+    eager = {"forward": repeated(made.forward), "backward": Workload(made.only_backward), "both": repeated(made)}
+    if not on_gpu:
+        return eager
+    graphs = {"graph_forward": repeated(captured(made.forward)), "graph_both": repeated(captured(made))}
+    return eager | graphs | {"host_both": repeated(made, host=True)}
+
+
+def _make_pass(settings: Settings, shape: str, dtype: str, layout: str, name: str, scales: str) -> LayerPass:
+    sizes, memory_format, kind = SHAPES[shape], LAYOUTS[layout], DTYPES[dtype]
+    factors = settings.wide_scales if scales == "wide" else settings.scales
+    layer = make_layer(name, sizes, factors)
+    layer = layer.to(settings.device, kind, memory_format=memory_format)  # type: ignore[call-overload]
+    random = torch.Generator(settings.device).manual_seed(0)
+    size = (settings.batch_of(sizes), sizes.in_channels, sizes.size, sizes.size)
+    images = torch.randn(size, generator=random, device=settings.device).to(kind, memory_format=memory_format)
+    return LayerPass(layer, images, memory_format)
