@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scaleconv import SIConv2d, convert
-from scaleconv.bench.network_shapes import make_depthwise_network, make_resnet18
-from scaleconv.bench.timing import Run, Workload, repeated, time_interleaved
-from scaleconv.experiments.capture import captured
+from scaleconv.bench.network_costs import make_depthwise_network, make_resnet18
 from scaleconv.experiments.records import describe_environment
+from scaleconv.metrics.timing import Workload, captured, repeated, time_interleaved
 from scaleconv.models.convnet import ConvNet
 from scaleconv.ops import cpu, custom_op, plan
 from scaleconv.ops.geometry import Level
@@ -131,15 +130,11 @@ class Case:
     def steps(self, step: Callable[[], object]) -> Workload:
         """The workload of eager steps; those that warm up also plan."""
 
-        def prepare(count: int) -> Run:
-            def run() -> None:
-                with self.active():
-                    for _ in range(count):
-                        step()
+        def patched() -> None:
+            with self.active():
+                step()
 
-            return run
-
-        return prepare
+        return repeated(patched)
 
 
 def measure(device: str, repeats: int) -> list[dict[str, Any]]:

@@ -88,8 +88,7 @@ def test_what_the_command_imports_is_what_its_extra_installs():
 
 
 def test_no_two_modules_share_a_name():
-    settled = [path for path in FILES if room(path) != "experiments"]  # which still has names of other rooms
-    names = Counter(path.stem if path.stem != "__init__" else path.parent.name for path in settled)
+    names = Counter(path.stem if path.stem != "__init__" else path.parent.name for path in FILES)
     assert [name for name, count in names.items() if count > 1] == []
 
 

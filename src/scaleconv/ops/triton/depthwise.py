@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .tables import next_power_of_2
+from .lookup import next_power_of_2
 
 BLOCK_C = 32
 PROGRAMS = 1056  # that share the sum of a gradient of the weight: eight for each multiprocessor of a large GPU

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..plan import Canvas
-from .tables import Tables, find_tables, next_power_of_2
+from .lookup import Tables, find_tables, next_power_of_2
 
 NBYTES = 4096  # of the result that a program makes: 32 for each thread
 # Sizes change from layer to layer: a kernel compiled for each would take longer than it saves.
