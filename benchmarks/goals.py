@@ -1,6 +1,7 @@
 """What `scaleconv bench` does not measure of `SIConv2d`, beside `Conv2d` with the same arguments.
 
-- planning: the first call on a new image size minus a later one
+- planning: the first call on a new image size minus a later one; and by how much a call is longer that only has to
+  plan, because libraries know its size
 - sizes: one layer from 32 to 2048 pixels, eager and compiled; the ratio should not jump between neighbours
 - large image: time and peak memory of 2000×2000 pixels through a 7×7 layer
 - layers: layers of usual networks on one image
@@ -37,6 +38,7 @@ from scaleconv.data.atomic import atomic_path
 from scaleconv.experiments.records import describe_environment
 from scaleconv.experiments.sgd import choose_device
 from scaleconv.metrics.timing import milliseconds, one_line, peak_memory, repeated, time_interleaved
+from scaleconv.ops import cpu, custom_op, plan
 from scaleconv.table import Table
 
 Row = dict[str, Any]
@@ -103,7 +105,21 @@ def measure_planning(device: str, sizes: Sequence[int], repeats: int) -> list[Ro
         planning = median(first - later for first, later in zip(firsts[name], laters[name], strict=True))
         times = {"first_ms": median(firsts[name]), "later_ms": median(laters[name]), "planning_ms": planning}
         rows.append({"layer": name, "sizes": len(sizes), **times, "n": repeats})
+    planned = layers["si"]
+    image = one_image(64, (sizes[0], sizes[0]), device)
+    again = []
+    for _ in range(repeats):
+        forget_plans()
+        again.append(milliseconds(partial(planned, image), device) - milliseconds(partial(planned, image), device))
+    rows[-1]["plan_ms"] = median(again)
     return rows
+
+
+def forget_plans() -> None:
+    """So that a call plans again, while libraries still know its sizes."""
+    for cached in (plan.make_plan, plan.axis_maps, custom_op.find_plan):
+        cached.cache_clear()
+    cpu.SPARSE_MAPS.clear()
 
 
 def measure_sizes(device: str, sizes: Sequence[int], repeats: int) -> list[Row]:

@@ -53,7 +53,7 @@ class Trainer:
         if len(images) < recipe.batch:
             raise ValueError(f"`batch` (={recipe.batch}) must not exceed the {len(images)} training digits")
         if images.is_cuda:  # where pooling and most convolutions are faster in this layout
-            network = network.to(memory_format=torch.channels_last)
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network, self.images, self.labels = network, images, labels
         self.recipe, self.seed, self.fold = recipe, seed, fold
         self.batches = len(images) // recipe.batch

@@ -108,7 +108,7 @@ def _resample(
     key = (id(rows), id(columns), pixels.dtype)
     found = SPARSE_MAPS.get(key)
     if found is None:
-        with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+        with torch.inference_mode(False), torch.no_grad():
             made = sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
         found = (made, rows, columns)  # whose ids are not to be given to others meanwhile
         SPARSE_MAPS.put(key, found, made.nbytes)

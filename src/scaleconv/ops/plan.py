@@ -201,7 +201,7 @@ def make_plan(
         pixels = signature.height.length * signature.width.length * signature.in_channels
         outputs = signature.height.output_size * signature.width.output_size * signature.out_channels
         budget = Budget(SHARED if gpu else 0, max(2**25, images * (pixels + outputs)) if gpu else 2**22)
-    with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+    with torch.inference_mode(False), torch.no_grad():
         return _make_plan(signature, antialias, images, gpu, form, budget)
 
 
@@ -295,11 +295,8 @@ def _canvas(
     strips, top = [], 0
     for level, band in zip(levels, bands, strict=True):
         support = max(1.0, 1 / level.scale) if antialias else 1.0
-        every = slice(0, len(level.width.targets))
-        rows, columns = (
-            _axis_maps(axis, on, form, support, part)
-            for axis, on, part in ((height, level.height, band), (width, level.width, every))
-        )
+        rows = axis_maps(height, level.height, form, support, (band.start, band.stop))
+        columns = axis_maps(width, level.width, form, support, (0, len(level.width.targets)))
         outputs = (_shifted(band, level.height.covered[0]), slice(*level.width.covered))
         sample, align = (rows[0], _by_tap(columns[0], width.kernel) if planar else columns[0]), (rows[1], columns[1])
         strips.append(Strip(level.code, level.wins_ties, outputs, sample, align, top, top // stride[0]))
@@ -318,14 +315,17 @@ def _canvas(
 
 def _by_tap(axis: AxisMap, kernel: int) -> AxisMap:
     """Rows (p, k) in the order (k, p)."""
-    return axis.rows(torch.arange(len(axis)).view(-1, kernel).mT.flatten())
+    return axis.rows(torch.arange(len(axis), device="cpu").view(-1, kernel).mT.flatten())
 
 
 def _shifted(part: slice, offset: int) -> slice:
     return slice(part.start + offset, part.stop + offset)
 
 
-def _axis_maps(axis: Axis, on: AxisLevel, form: Form, support: float, outputs: slice) -> tuple[AxisMap, AxisMap]:
+@lru_cache(maxsize=64)
+def axis_maps(
+    axis: Axis, on: AxisLevel, form: Form, support: float, outputs: tuple[int, int]
+) -> tuple[AxisMap, AxisMap]:
     """What some covered outputs need along one axis: the map that samples the input, and the one that aligns.
 
     With A the sampling of the level, zeros of the padding included, and output p reading between responses b and b + 1
@@ -335,7 +335,7 @@ def _axis_maps(axis: Axis, on: AxisLevel, form: Form, support: float, outputs: s
     """
     sampled = linear_map(on.sources, axis.length, support)
     sampled = sampled.framed(axis.padding[0], axis.padding[1] + axis.stride)
-    targets = on.targets[outputs]
+    targets = on.targets[slice(*outputs)]
     aligned = linear_map(targets, on.response_size)
     stride, reach = axis.stride, axis.reach
     if form == "dense":
@@ -346,10 +346,10 @@ def _axis_maps(axis: Axis, on: AxisLevel, form: Form, support: float, outputs: s
     before, fraction = aligned.index[:, 0], aligned.weight[:, 1:]  # (outputs), (outputs, 1)
     if form == "strided":
         last = stride * on.step * (len(targets) - 1) + reach
-        rows = stride * before[0] + torch.arange(0, last + 1, stride * on.step if axis.kernel == 1 else 1)
+        rows = stride * before[0] + torch.arange(0, last + 1, stride * on.step if axis.kernel == 1 else 1, device="cpu")
         fraction = fraction[:1]
     else:
-        rows = (stride * before[:, None] + axis.dilation * torch.arange(axis.kernel)).flatten()
+        rows = (stride * before[:, None] + axis.dilation * torch.arange(axis.kernel, device="cpu")).flatten()
         fraction = fraction.repeat_interleave(axis.kernel, 0)
-    same = torch.arange(len(targets)).unsqueeze(1)
+    same = torch.arange(len(targets), device="cpu").unsqueeze(1)
     return sampled.blend(rows, rows + stride, fraction), AxisMap(same, torch.ones_like(same).double(), len(same))

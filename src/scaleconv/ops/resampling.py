@@ -68,7 +68,7 @@ class AxisMap:
         if made is None:
             filled = self.weight != 0
             first = F.pad(filled.sum(1).cumsum(0), (1, 0))
-            with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+            with torch.inference_mode(False), torch.no_grad():
                 made = _for_images(first, self.index[filled], self.weight[filled].to(dtype), self.length, images)
             self._last.clear()
             self._last[images, dtype] = made
@@ -136,7 +136,7 @@ def _for_images(
     first: Tensor, index: Tensor, weight: Tensor, length: int, images: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A sparse matrix on `length` rows, repeated for so many images one below the other."""
-    each = torch.arange(images, dtype=torch.int32).unsqueeze(1)
+    each = torch.arange(images, dtype=torch.int32, device="cpu").unsqueeze(1)
     firsts = torch.cat([(first[:-1] + each * len(index)).flatten(), first[-1:] * images])
     return firsts.int(), (index + each * length).flatten().int(), weight.repeat(images)
 
@@ -212,7 +212,9 @@ def sparse_map(
     (high, wide), size = patch, (len(rows) // patch[0], len(columns) // patch[1])
     rows, columns = rows.compact(), columns.compact()
     entries, source = rows.index.shape[1] * columns.index.shape[1], rows.length * columns.length
-    place = place or (torch.arange(rows.length) * columns.length, torch.arange(columns.length))
+    if place is None:
+        lines, pixels = (torch.arange(each.length, device="cpu") for each in (rows, columns))
+        place = (lines * columns.length, pixels)
     kind = torch.promote_types(dtype, torch.float32)
     index = place[0].int()[rows.index][:, None, :, None] + place[1].int()[columns.index][None, :, None, :]
     weight = rows.weight.to(kind)[:, None, :, None] * columns.weight.to(kind)[None, :, None, :]  # (h, w, entries …)
