@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 CORE = ("__init__", "__main__", "ops", "nn", "models", "metrics", "table")  # torch alone
-OPTIONAL = {"matplotlib", "pooch"}  # imported where they are used
+OPTIONAL = {"matplotlib", "platformdirs", "pooch"}  # imported where they are used
 FILES = sorted(ROOT.rglob("*.py"))
 
 

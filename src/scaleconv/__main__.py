@@ -6,7 +6,7 @@
 import sys
 from importlib.util import find_spec
 
-NEEDED = ("typer", "rich", "numpy", "safetensors", "platformdirs")  # matplotlib and pooch are asked for when used
+NEEDED = ("typer", "rich", "numpy", "safetensors")  # others are asked for where they are used
 
 
 def main() -> None:
