@@ -6,7 +6,7 @@ import sys
 import pytest
 import typer
 
-from command import refused
+from helpers.command import refused
 from scaleconv import cli
 from scaleconv.data import embedded_digits, make_set, read_set
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from command import refused
 from helpers.benches import EPOCHS, FAILED, FAILED_STEP, GPU_ROWS, GPU_STEPS, STEPS
+from helpers.command import refused
 from scaleconv import DEFAULT_SCALES
 from scaleconv.bench import Result, Settings, network_costs
 from scaleconv.bench.layer_costs import LayerRow

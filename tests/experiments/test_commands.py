@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from command import refused
+from helpers.command import refused
 from scaleconv.experiments import read_records
 
 SMALL = ("data.train=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8", "training.batch=50")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from command import refused
+from helpers.command import refused
 from helpers.records import CURVES, record, table_records
 from scaleconv.experiments import ITEMS, load_experiment, load_item, read_records, report
 from scaleconv.experiments.checkpoint import Checkpoint, write_checkpoint

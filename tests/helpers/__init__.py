@@ -1,1 +1,1 @@
-"""What several tests of the experiments share."""
+"""What several tests share: loop references, tolerances, small inputs, and records made by hand."""

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.small_rbms import IMAGES, QUICK, kinds, make, random_images
 from scaleconv.models.contrastive import ContrastiveDivergence, Recipe
 from scaleconv.models.rbm import RBM, products_like_convolutions
 from scaleconv.models.si_rbm import SIRBM
-from small_rbms import IMAGES, QUICK, kinds, make, random_images
 
 
 def bars(count=400, side=6, seed=0):

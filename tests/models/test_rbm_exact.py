@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rbm_reference import HIDDEN, SCALES, SIZE, Tiny, transform_loops
+from helpers.rbm_reference import HIDDEN, SCALES, SIZE, Tiny, transform_loops
+from helpers.tolerance import assert_close
 from scaleconv.models.boltzmann import draw_hidden
 from scaleconv.models.contrastive import ContrastiveDivergence, Recipe
 from scaleconv.models.si_rbm import SIRBM
 from scaleconv.ops.geometry import Axis
 from scaleconv.ops.resampling import linear_map
-from tolerance import assert_close
 
 PLAIN = Recipe(batch=4, weight_decay=0, sparsity_cost=0)
 

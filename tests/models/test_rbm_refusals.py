@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.small_rbms import IMAGES, QUICK, kinds, make
 from scaleconv.models.contrastive import Recipe
 from scaleconv.models.rbm import RBM
 from scaleconv.models.si_rbm import SIRBM
-from small_rbms import IMAGES, QUICK, kinds, make
 
 NAN = IMAGES.clone()
 NAN[3, 4] = math.nan

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from loops import random, tensors_of
+from helpers.loops import random, tensors_of
 from scaleconv import SIConv2d, resize_cache, si_conv2d
 from scaleconv.ops import custom_op
 from scaleconv.ops.cache import ROUNDS, BoundedCache

@@ -8,10 +8,10 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 
-from loops import random, tensors_of
+from helpers.loops import random, tensors_of
+from helpers.tolerance import assert_close
 from scaleconv import DEFAULT_SCALES, SIConv2d, si_conv2d
 from scaleconv.ops import custom_op
-from tolerance import assert_close
 
 SCALES = (0.6, 1.0, 1.7)
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from loops import tensors_of
+from helpers.loops import tensors_of
+from helpers.tolerance import TOLERANCE
 from scaleconv import si_conv2d
-from tolerance import TOLERANCE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

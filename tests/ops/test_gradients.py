@@ -8,8 +8,8 @@ import torch
 from torch.func import grad, hessian, jacfwd, jacrev, vjp, vmap
 from torch.profiler import ProfilerActivity, profile
 
-import reference
-from loops import random, tensors_of
+from helpers import reference
+from helpers.loops import random, tensors_of
 from scaleconv import si_conv2d
 
 SCALES = (0.6, 1.0, 1.7)

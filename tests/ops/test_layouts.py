@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 import torch
 
-from loops import aligned_by_loops, random, tensors_of
+from helpers.loops import aligned_by_loops, random, tensors_of
+from helpers.tolerance import assert_close
 from scaleconv import SIConv2d, si_conv2d
-from tolerance import assert_close
 
 
 def permuted(tensor):

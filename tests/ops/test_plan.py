@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from loops import calls
+from helpers.loops import calls
 from scaleconv import DEFAULT_SCALES
 from scaleconv.ops.convolution import library_call
 from scaleconv.ops.plan import MOST_PATCHES, Budget, choose_form, make_plan

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from loops import assert_loops_agree, calls
+from helpers.loops import assert_loops_agree, calls
 from scaleconv import si_conv2d
 from scaleconv.ops.plan import make_plan
 from scaleconv.ops.signature import make_signature

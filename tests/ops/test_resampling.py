@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from loops import random
+from helpers.loops import random
+from helpers.tolerance import assert_close
 from scaleconv.ops.resampling import MOST_IMAGES, AxisMap, linear_map, resample, sparse_map
-from tolerance import assert_close
 
 COORDINATES = (-1.3, 0.0, 0.25, 1.0, 2.75, 2.75, 3.999, 4.0, 6.5)  # before, on, between and behind the 5 pixels
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-import reference
-from loops import aligned_by_loops, calls, random, tensors_of
+from helpers import reference
+from helpers.loops import aligned_by_loops, calls, random, tensors_of
+from helpers.tolerance import assert_close
 from scaleconv import DEFAULT_SCALES
 from scaleconv.ops.geometry import competing_order
 from scaleconv.ops.plan import Budget, make_plan
 from scaleconv.ops.scale_max import CPU_CHUNK, scale_max_backward, scale_max_forward
 from scaleconv.ops.signature import check_call, make_signature
 from scaleconv.ops.traceable import traceable_si_conv2d
-from tolerance import assert_close
 
 FORMS = (None, "dense", "strided", "im2col")
 BUDGETS = {"default": None, "shared": Budget(10**9, 10**9), "bands": Budget(0, 60)}

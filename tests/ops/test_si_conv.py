@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from loops import random
+from helpers.loops import random
+from helpers.tolerance import assert_close
 from scaleconv import DEFAULT_SCALES, si_conv2d
-from tolerance import assert_close
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")  # of conv2d itself

@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 
-from loops import calls, random, tensors_of
+from helpers.loops import calls, random, tensors_of
+from helpers.tolerance import assert_close
 from scaleconv.ops.plan import Budget, make_plan
 from scaleconv.ops.scale_max import scale_max_backward, scale_max_forward
 from scaleconv.ops.signature import make_signature
-from tolerance import assert_close
 
 pytest.importorskip("triton")
 ON_GPU = torch.cuda.is_available()

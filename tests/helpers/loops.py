@@ -4,9 +4,9 @@ import hypothesis.strategies as st
 import numpy as np
 import torch
 
-import reference
+from helpers import reference
+from helpers.tolerance import assert_close
 from scaleconv import si_conv2d
-from tolerance import assert_close
 
 
 def random(*shape, seed=0, dtype=torch.float64):

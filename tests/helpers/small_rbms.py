@@ -12,7 +12,7 @@ QUICK = Recipe(epochs=3, batch=20)
 
 
 def random_images(count=100, pixels=64, seed=0):
-    """Blurred noise, most of it dark."""
+    """Noise, most of it dark: (count, pixels)."""
     return torch.rand(count, pixels, generator=torch.Generator().manual_seed(seed)) ** 3
 
 
