@@ -10,7 +10,7 @@ from numbers import Real
 from operator import index
 from typing import Any
 
-from .geometry import BILINEAR, Axis, Geometry, Matrix, Reading, identity, make_geometry, scaled, scales_of
+from .geometry import Axis, Geometry, Matrix, Reading, identity, make_geometry, scaled, scales_of
 from .transforms import LARGEST_SCALE, Transform
 
 Size = int | Sequence[int]
@@ -28,8 +28,8 @@ class Settings:
     dilation: tuple[int, ...]
     groups: int
     matrices: tuple[Matrix, ...]
-    reading: Reading = BILINEAR
-    antialias: bool = False
+    reading: Reading
+    antialias: bool
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -135,9 +135,9 @@ def check_si_call(
     checked = check_scales(scales)
     call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, axes)
     if axes > 1:
-        return Settings(*call, tuple(scaled(scale, axes) for scale in checked), antialias=antialias)
+        return Settings(*call, tuple(scaled(scale, axes) for scale in checked), Reading(), antialias)
     (strides, pads, dilations, groups), along = call, [(1.0, 0.0, 0.0, scale) for scale in checked]
-    return Settings((1, *strides), (0, 0, *pads), (1, *dilations), groups, tuple(along), antialias=antialias)
+    return Settings((1, *strides), (0, 0, *pads), (1, *dilations), groups, tuple(along), Reading(), antialias)
 
 
 def check_ti_call(
@@ -154,7 +154,7 @@ def check_ti_call(
     """Check the arguments of `ti_conv2d`; sizes may be symbolic, and are only compared."""
     checked, reading = check_transforms(transforms), check_reading(interpolation, border)
     call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, 2)
-    return Settings(*call, tuple(transform.numbers for transform in checked), reading)
+    return Settings(*call, tuple(transform.numbers for transform in checked), reading, False)
 
 
 AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
