@@ -84,5 +84,7 @@ def test_the_page_on_performance_quotes_its_records():
                 stated = f"| {title} | {task} | {dtype} | {plain:.3g} | {converted:.3g} | {converted / plain:.2f} |"
                 assert stated in page
     tried = json.loads((bench / "h200-tried.json").read_text())
-    for model, seconds in tried["table1_epoch_of_six_folds_s"]["a stream for each fold, shared 2**24, channels_last"].items():
+    for model, seconds in tried["table1_epoch_of_six_folds_s"][
+        "a stream for each fold, shared 2**24, channels_last"
+    ].items():
         assert f" s | {700 * seconds:,.0f} s |" in page, model

@@ -2,8 +2,21 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .nn import SIConv2d, convert, revert
-from .ops import DEFAULT_SCALES, macs, resize_cache, si_conv2d
+from .nn import SIConv1d, SIConv2d, SIConv3d, TIConv2d, convert, revert
+from .ops import (
+    DEFAULT_SCALES,
+    Transform,
+    affine,
+    macs,
+    resize_cache,
+    rotation,
+    scaling,
+    shear,
+    si_conv1d,
+    si_conv2d,
+    si_conv3d,
+    ti_conv2d,
+)
 
 try:
     __version__ = version("scaleconv")
@@ -12,11 +25,22 @@ except PackageNotFoundError:  # run from a source tree that was not installed
 
 __all__ = [
     "DEFAULT_SCALES",
+    "SIConv1d",
     "SIConv2d",
+    "SIConv3d",
+    "TIConv2d",
+    "Transform",
     "__version__",
+    "affine",
     "convert",
     "macs",
     "resize_cache",
     "revert",
+    "rotation",
+    "scaling",
+    "shear",
+    "si_conv1d",
     "si_conv2d",
+    "si_conv3d",
+    "ti_conv2d",
 ]

@@ -11,7 +11,20 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from scaleconv import DEFAULT_SCALES, SIConv2d, si_conv2d
+from helpers.loops import random
+from scaleconv import (
+    DEFAULT_SCALES,
+    SIConv1d,
+    SIConv2d,
+    SIConv3d,
+    TIConv2d,
+    rotation,
+    scaling,
+    si_conv1d,
+    si_conv2d,
+    si_conv3d,
+    ti_conv2d,
+)
 
 IMAGES = torch.rand(2, 4, 11, 10, generator=torch.Generator().manual_seed(0))
 
@@ -117,3 +130,86 @@ def test_a_symbolic_trace_keeps_the_layer_whole():
     assert [node.target for node in traced.graph.nodes].count(si_conv2d) == 2
     assert torch.equal(traced(IMAGES), network(IMAGES))
     assert torch.equal(traced(IMAGES[..., 2:]), network(IMAGES[..., 2:]))
+
+
+TURNS = [rotation(degrees) for degrees in (0, 45, 90)]
+OTHERS = {
+    "TIConv2d": (TIConv2d, nn.Conv2d, {"transforms": TURNS, "border": "reflect"}),
+    "SIConv1d": (SIConv1d, nn.Conv1d, {"scales": (1, 0.6, 1.8), "antialias": True}),
+    "SIConv3d": (SIConv3d, nn.Conv3d, {"scales": (1, 0.6, 1.8), "antialias": True}),
+}
+FUNCTIONS = {TIConv2d: ti_conv2d, SIConv1d: si_conv1d, SIConv3d: si_conv3d}
+
+
+def batch_for(kind):
+    return random(2, 4, *(9, 8, 7)[: {SIConv1d: 1, TIConv2d: 2, SIConv3d: 3}[kind]], dtype=torch.float32)
+
+
+def test_a_scale_invariant_layer_is_a_transformation_invariant_one():
+    layer = SIConv2d(4, 6, 3, padding=1, scales=(1, 0.6, 1.8))
+    general = TIConv2d(4, 6, 3, padding=1, transforms=layer.transforms)
+    general.load_state_dict(layer.state_dict())
+    assert isinstance(layer, TIConv2d)
+    assert (layer.transforms[1], layer.interpolation, layer.border) == (scaling(0.6), "bilinear", "zeros")
+    assert torch.equal(general(IMAGES), layer(IMAGES))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"stride": 2, "padding": 1}, {"groups": 2, "bias": False}], ids=str)
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_calls_of_the_other_layers_reach_their_functions(name, arguments):
+    kind, plain, ours = OTHERS[name]
+    layer, batch = kind(4, 6, 3, **arguments, **ours), batch_for(kind)
+    assert layer(batch).shape == plain(4, 6, 3, **arguments)(batch).shape
+    call = {key: value for key, value in arguments.items() if key != "bias"}
+    assert torch.equal(layer(batch), FUNCTIONS[kind](batch, layer.weight, layer.bias, **call, **ours))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_other_layers_have_the_state_of_the_plain_ones_and_survive_copies(name):
+    kind, plain, ours = OTHERS[name]
+    layer, batch = kind(4, 6, 3, **ours), batch_for(kind)
+    layer.load_state_dict(plain(4, 6, 3).state_dict())
+    assert list(layer.state_dict()) == ["weight", "bias"]
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(batch), layer(batch))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_padding_mode_of_the_other_layers_extends_the_input(name):
+    kind, _, ours = OTHERS[name]
+    layer, batch = kind(4, 6, 3, padding=1, padding_mode="circular", **ours), batch_for(kind)
+    extended = nn.functional.pad(batch, (1, 1) * (batch.ndim - 2), mode="circular")
+    assert torch.equal(layer(batch), FUNCTIONS[kind](extended, layer.weight, layer.bias, **ours))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_symbolic_trace_keeps_the_other_layers_whole(name):
+    kind, _, ours = OTHERS[name]
+    network, batch = nn.Sequential(kind(4, 6, 3, **ours), nn.ReLU()), batch_for(kind)
+    traced = torch.fx.symbolic_trace(network)
+    assert [node.target for node in traced.graph.nodes].count(FUNCTIONS[kind]) == 1
+    assert torch.equal(traced(batch), network(batch))
+
+
+def test_repr_of_the_other_layers_names_what_is_theirs():
+    assert repr(TIConv2d(1, 2, 3, transforms=TURNS)).endswith("stride=(1, 1), transforms=3)")
+    assert repr(TIConv2d(1, 2, 3, transforms=TURNS, interpolation="nearest", border="clamp")).endswith(
+        "transforms=3, interpolation=nearest, border=clamp)"
+    )
+    assert repr(SIConv1d(1, 2, 3, scales=(1, 2))).endswith("stride=(1,), scales=(1, 2))")
+    assert repr(SIConv3d(1, 2, 3, scales=(1,), antialias=True)).endswith("scales=(1), antialias=True)")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TIConv2d(1, 1, 3, transforms=[rotation(90)]), "`transforms` must contain the identity"),
+        (lambda: TIConv2d(1, 1, 3, transforms=TURNS, border="wrap"), "`border` must be one of"),
+        (lambda: TIConv2d(1, 1, 3, transforms=TURNS, interpolation="cubic"), "`interpolation` must be one of"),
+        (lambda: SIConv1d(1, 1, 3, scales=(2,)), "`scales` must contain 1"),
+        (lambda: SIConv3d(1, 1, 3, scales=(2,)), "`scales` must contain 1"),
+    ],
+)
+def test_the_other_layers_refuse_wrong_arguments_when_they_are_made(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

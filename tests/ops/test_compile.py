@@ -167,11 +167,18 @@ def test_an_exported_layer_of_many_channels_takes_any_batch(strict):
         assert_close(program(images), layer(images))
 
 
+def matrices(*scales):
+    """The numbers of the operator for scales."""
+    return [number for scale in scales for number in (scale, 0.0, 0.0, scale)]
+
+
 SETTINGS = {
-    "plain": ([1, 1], [0, 0, 0, 0], [1, 1], 1, [0.7, 1.0, 1.5], False),
-    "padded": ([2, 1], [1, 1, 0, 1], [1, 2], 1, [1.0, 2.0], True),
-    "groups": ([1, 1], [1, 1, 1, 1], [1, 1], 2, [0.7, 1.0], False),
-    "one scale": ([1, 1], [1, 1, 1, 1], [1, 1], 1, [1.0], False),
+    "plain": ([1, 1], [0, 0, 0, 0], [1, 1], 1, matrices(0.7, 1.0, 1.5), "bilinear", "zeros", False),
+    "padded": ([2, 1], [1, 1, 0, 1], [1, 2], 1, matrices(1.0, 2.0), "bilinear", "zeros", True),
+    "groups": ([1, 1], [1, 1, 1, 1], [1, 1], 2, matrices(0.7, 1.0), "bilinear", "zeros", False),
+    "one scale": ([1, 1], [1, 1, 1, 1], [1, 1], 1, matrices(1.0), "bilinear", "zeros", False),
+    "rotated": ([2, 1], [1, 1, 0, 1], [1, 1], 1, [0.8, -0.6, 0.6, 0.8, *matrices(1.0)], "bilinear", "zeros", False),
+    "reflected": ([1, 1], [1, 1, 1, 1], [1, 1], 2, [*matrices(1.0), 1, 0.5, 0, 1], "nearest", "reflect", False),
 }
 
 
@@ -186,11 +193,11 @@ def operands(images, weight, groups):
 @pytest.mark.parametrize(("images", "weight"), list(product(LAYOUTS, repeat=2)))
 def test_both_operators_keep_their_promises_in_every_layout(images, weight, settings):
     leaves = [leaf.requires_grad_() for leaf in operands(images, weight, settings[3])]
-    opcheck(custom_op.si_conv2d, (*leaves[:2], leaves[2] if images == weight else None, *settings))
+    opcheck(custom_op.ti_conv2d, (*leaves[:2], leaves[2] if images == weight else None, *settings))
     tensors = [leaf.detach() for leaf in leaves]
-    output, winner = custom_op.si_conv2d(*tensors, *settings)
+    output, winner = custom_op.ti_conv2d(*tensors, *settings)
     for needed in ([True, True, True], [False, True, False]):
-        opcheck(custom_op.si_conv2d_backward, (torch.ones_like(output), *tensors[:2], winner, *settings, needed))
+        opcheck(custom_op.ti_conv2d_backward, (torch.ones_like(output), *tensors[:2], winner, *settings, needed))
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 5, 4), (1, 3, 5, 4), (2, 3, 5, 1)], ids=str)
@@ -200,7 +207,7 @@ def test_the_operator_keeps_its_promises_on_thin_tensors(shape, images, weight):
     leaves = tensors_of(shape, (2, shape[1], *kernel), dtype=torch.float32)
     leaves[0] = leaves[0].contiguous(memory_format=LAYOUTS[images]).requires_grad_()
     leaves[1] = leaves[1].contiguous(memory_format=LAYOUTS[weight]).requires_grad_()
-    opcheck(custom_op.si_conv2d, (*leaves, *SETTINGS["plain"]))
+    opcheck(custom_op.ti_conv2d, (*leaves, *SETTINGS["plain"]))
 
 
 def test_a_compiled_layer_calls_the_operator():
@@ -212,13 +219,13 @@ def test_a_compiled_layer_calls_the_operator():
 
     layer = SIConv2d(3, 4, 3, padding=1)
     torch.compile(layer, backend=keep, fullgraph=True, dynamic=True)(torch.rand(2, 3, 9, 8))
-    assert any(node.target is torch.ops.scaleconv.si_conv2d.default for node in graphs[0].graph.nodes)
+    assert any(node.target is torch.ops.scaleconv.ti_conv2d.default for node in graphs[0].graph.nodes)
 
 
 def test_make_fx_keeps_the_operator_and_the_numbers():
     images, weight, bias = (tensor.detach() for tensor in tensors(channels=4))
     traced = make_fx(lambda *inputs: si_conv2d(*inputs, scales=SCALES))(images, weight, bias)
-    assert any(node.target is torch.ops.scaleconv.si_conv2d.default for node in traced.graph.nodes)
+    assert any(node.target is torch.ops.scaleconv.ti_conv2d.default for node in traced.graph.nodes)
     assert torch.equal(traced(2 * images, weight, bias), si_conv2d(2 * images, weight, bias, scales=SCALES))
 
 

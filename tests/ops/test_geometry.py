@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaleconv.ops.geometry import Axis, competing_order, make_geometry
+from scaleconv.ops.geometry import Axis, PlaneLevel, competing_order, make_geometry, scaled
 
 
 def axis(length, kernel=1, stride=1, padding=(0, 0), dilation=1):
@@ -14,6 +14,10 @@ def axis(length, kernel=1, stride=1, padding=(0, 0), dilation=1):
 )
 def test_level_sizes_round_down_with_slack(length, scale, size):
     assert axis(length).level(scale).size == size
+
+
+def geometry_of(height, width, scales):
+    return make_geometry(height, width, tuple(scaled(scale, 2) for scale in scales))
 
 
 def test_a_size_that_is_whole_but_for_rounding_is_kept():
@@ -79,28 +83,29 @@ def test_an_empty_level_takes_no_part_even_if_padding_holds_the_kernel():
 
 
 def test_a_level_must_fit_on_both_axes():
-    geometry = make_geometry(axis(20, kernel=3), axis(4, kernel=3), (0.5, 1))
-    assert [level.scale for level in geometry.levels] == [1]
+    geometry = geometry_of(axis(20, kernel=3), axis(4, kernel=3), (0.5, 1))
+    assert [level.scales for level in geometry.levels] == [(1, 1)]
 
 
 def test_levels_compete_so_that_ties_go_to_the_scale_listed_first():
-    geometry = make_geometry(axis(9), axis(9), (3, 2, 1, 0.5))
+    geometry = geometry_of(axis(9), axis(9), (3, 2, 1, 0.5))
     competing = [(level.index, level.code, level.wins_ties) for level in geometry.levels]
     assert competing == [(2, 0, False), (1, 1, True), (0, 2, True), (3, 3, False)]
 
 
 def test_a_level_that_takes_no_part_keeps_its_code_to_itself():
-    geometry = make_geometry(axis(9, kernel=5), axis(9, kernel=5), (0.2, 2, 1, 0.3, 3))
-    assert [(level.scale, level.index, level.code) for level in geometry.levels] == [(1, 2, 0), (2, 1, 1), (3, 4, 4)]
+    geometry = geometry_of(axis(9, kernel=5), axis(9, kernel=5), (0.2, 2, 1, 0.3, 3))
+    kept = [(level.scales[0], level.index, level.code) for level in geometry.levels]
+    assert kept == [(1, 2, 0), (2, 1, 1), (3, 4, 4)]
 
 
 def test_scale_one_competes_first_then_those_before_it_and_then_those_behind():
-    assert competing_order((0.5, 0.7, 1, 2, 3)) == (2, 1, 0, 3, 4)
-    assert competing_order((1,)) == (0,)
+    assert competing_order(2, 5) == (2, 1, 0, 3, 4)
+    assert competing_order(0, 1) == (0,)
 
 
 def test_axes_are_planned_apart():
-    geometry = make_geometry(axis(8, kernel=3), axis(11, kernel=2, stride=2), (1, 2))
+    geometry = geometry_of(axis(8, kernel=3), axis(11, kernel=2, stride=2), (1, 2))
     level = geometry.levels[1]
     assert (level.height.size, level.width.size) == (16, 22)
     assert (level.height.response_size, level.width.response_size) == (14, 11)
@@ -120,3 +125,25 @@ def test_axes_are_planned_apart():
 )
 def test_targets_that_lie_evenly_within_the_responses_have_a_step(on, scale, step):
     assert on.level(scale).step == step
+
+
+def test_each_axis_has_a_scale_of_its_own_and_may_be_mirrored():
+    geometry = make_geometry(axis(8, kernel=3), axis(6, kernel=2), ((1, 0, 0, 1), (2, 0, 0, -0.5)))
+    level = geometry.levels[1]
+    assert (level.size, level.response) == ((16, 3), (14, 2))
+    assert level.width.sources == (4.5, 2.5, 0.5)
+
+
+def test_a_map_that_mixes_the_axes_has_the_bounding_box_as_its_canvas():
+    geometry = make_geometry(axis(8, kernel=3, padding=(1, 1)), axis(5), ((1, 0, 0, 1), (0, -1, 2, 0.5)))
+    level = geometry.levels[1]
+    assert isinstance(level, PlaneLevel)
+    assert (level.size, level.response, level.output) == ((5, 18), (5, 18), (8, 5))
+    assert level.sampled == (range(-1, 6), range(18))
+
+
+@pytest.mark.parametrize("border", ["zeros", "clamp", "reflect"])
+def test_only_zeros_leave_positions_uncovered(border):
+    level = axis(14, kernel=3).level(0.5, border)  # outputs read at −0.75, −0.25, … 4.75 of responses 0 … 4
+    assert level.targets[0] == pytest.approx(-0.25 if border == "zeros" else -0.75)
+    assert level.covered == ((1, 11) if border == "zeros" else (0, 12))

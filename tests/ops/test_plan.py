@@ -19,7 +19,7 @@ EVERYTHING_SHARED, NOTHING_SHARED, BANDS = Budget(10**9, 10**9), Budget(0, 10**9
 
 def forms(image, weight, gpu, padding=1, groups=1, scales=SCALES):
     signature = make_signature(image, weight, padding=padding, groups=groups, scales=scales)
-    return {level.scale: choose_form(signature, level, gpu) for level in signature.geometry.levels}
+    return {level.scales[0]: choose_form(signature, level, gpu) for level in signature.geometry.levels}
 
 
 def strips_of(plan):
@@ -195,7 +195,7 @@ def test_a_form_that_is_asked_for_is_taken_by_every_level_that_can_have_it():
     for form in ("dense", "im2col"):
         assert {c.form for c in make_plan(signature, False, 1, False, form).canvases} == {form}
     strided = make_plan(signature, False, 1, False, "strided")
-    codes = {level.code: level.scale for level in signature.geometry.levels}
+    codes = {level.code: level.scales[0] for level in signature.geometry.levels}
     assert {codes[c.strips[0].code]: c.form for c in strided.canvases} == {0.6: "dense", 1.9: "dense", 2: "strided"}
     depthwise = make_signature((4, 12, 12), (4, 1, 5, 5), groups=4, scales=(0.6, 1, 1.9))
     assert {c.form for c in make_plan(depthwise, False, 1, True, "im2col").canvases} == {"dense"}

@@ -36,14 +36,14 @@ def test_agrees_with_the_loop_reference():
     def agree(call, seed):
         assert_loops_agree(*call, seed=seed)
         signature = make_signature(*call[:-1])
-        levels = [level for level in signature.geometry.levels if level.scale != 1]
+        levels = [level for level in signature.geometry.levels if level.scales[0] != 1]
         forms = {canvas.form for canvas in make_plan(signature, call[-1], call[0][0], False).canvases}
         seen.update(forms)
         seen["compared"] += bool(levels)
-        seen["past the edge"] += any(level.scale in (2, 3) and not level.regular for level in levels)
-        seen["too small"] += len(levels) + 1 < len(signature.scales)
-        seen["shrunk below 0.4"] += any(level.scale < 0.4 for level in levels)
-        seen["enlarged by three"] += any(level.scale > 3 for level in levels)
+        seen["past the edge"] += any(level.scales[0] in (2, 3) and not level.regular for level in levels)
+        seen["too small"] += len(levels) + 1 < len(signature.matrices)
+        seen["shrunk below 0.4"] += any(level.scales[0] < 0.4 for level in levels)
+        seen["enlarged by three"] += any(level.scales[0] > 3 for level in levels)
 
     agree()
     assert seen["compared"] >= 150

@@ -16,17 +16,17 @@ from scaleconv import DEFAULT_SCALES
 from scaleconv.ops.geometry import competing_order
 from scaleconv.ops.plan import Budget, make_plan
 from scaleconv.ops.scale_max import CPU_CHUNK, scale_max_backward, scale_max_forward
-from scaleconv.ops.signature import check_call, make_signature
-from scaleconv.ops.traceable import traceable_si_conv2d
+from scaleconv.ops.signature import check_si_call, make_signature
+from scaleconv.ops.traceable import traceable_conv
 
 FORMS = (None, "dense", "strided", "im2col")
 BUDGETS = {"default": None, "shared": Budget(10**9, 10**9), "bands": Budget(0, 60)}
 
 
-def traceable_grads(tensors, arguments, sent):
+def traceable_grads(tensors, settings, sent):
     """Gradients by autograd through the plain operations, which share no code with the plans."""
     leaves = [tensor.clone().requires_grad_() for tensor in tensors[:2]]
-    output, _ = traceable_si_conv2d(*leaves, None, *arguments)
+    output, _ = traceable_conv(*leaves, None, settings)
     return torch.autograd.grad(output, leaves, sent)
 
 
@@ -40,10 +40,9 @@ def test_every_form_and_layout_agrees_with_the_loops_forward_and_with_autograd_b
         aligned = aligned_by_loops(*tensors, *call[2:])
         expected = torch.from_numpy(aligned.max(0))
         clear = torch.from_numpy(reference.gap(aligned) > 1e-9)
-        order, antialias = torch.tensor(competing_order(call[6])), call[7]
+        order, antialias = torch.tensor(competing_order(call[6].index(1), len(call[6]))), call[7]
         sent = random(*expected.shape, seed=seed + 3) * clear  # two levels that are equal share no gradient
-        arguments = check_call(*call[:7]).arguments
-        true_grads = traceable_grads(tensors, (*arguments, antialias), sent)
+        true_grads = traceable_grads(tensors, check_si_call(*call), sent)
         for form in FORMS:
             plan = make_plan(make_signature(*call[:7]), antialias, call[0][0], False, form, BUDGETS[name])
             output, winner = scale_max_forward(*tensors, plan)
@@ -119,7 +118,7 @@ def test_a_tie_goes_to_the_scale_listed_first_among_those_that_cover(scales, for
     )
     expected = np.isfinite(aligned).argmax(0)  # the first that covers
     assert len(np.unique(expected)) > 1 or scales[0] >= 1
-    assert np.array_equal(torch.tensor(competing_order(scales))[winner.long()].numpy(), expected)
+    assert np.array_equal(torch.tensor(competing_order(scales.index(1), len(scales)))[winner.long()].numpy(), expected)
 
 
 @pytest.mark.parametrize("form", FORMS)

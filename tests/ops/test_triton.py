@@ -7,9 +7,10 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from helpers.loops import calls, random, tensors_of
 from helpers.tolerance import assert_close
+from scaleconv import rotation, scaling, shear
 from scaleconv.ops.plan import Budget, make_plan
 from scaleconv.ops.scale_max import scale_max_backward, scale_max_forward
-from scaleconv.ops.signature import make_signature
+from scaleconv.ops.signature import Signature, check_ti_call, make_signature
 
 pytest.importorskip("triton")
 ON_GPU = torch.cuda.is_available()
@@ -84,6 +85,25 @@ def test_every_kind_of_canvas_agrees_with_float64(name, with_bias):
         pytest.skip("the interpreter takes long, and the bias is added by the same code")
     images, weight, bias = tensors_of(shape, weight_shape, dtype=torch.float32)
     assert_agrees_with_float64([images, weight, bias if with_bias else None], of_gpu, of_cpu)
+
+
+TURNED = (shear(0.4), rotation(0), rotation(30), rotation(90), scaling(1.4, 0.8))
+# Shapes, stride, padding, groups, reading.
+MIXED = {
+    "rotated": ((2, 16, 4, 3), (2, 16, 2, 2), 1, 1, 1, "bilinear", "zeros"),
+    "few channels, strided": ((1, 2, 5, 4), (3, 2, 2, 3), (2, 1), 1, 1, "bilinear", "reflect"),
+    "depthwise": ((1, 3, 4, 5), (3, 1, 2, 2), 1, 0, 3, "nearest", "zeros"),
+    "one tap": ((1, 2, 5, 4), (2, 1, 1, 1), 2, 0, 2, "nearest", "reflect"),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_maps_that_mix_the_axes_agree_with_float64(name):
+    shape, weight_shape, stride, padding, groups, *reading = MIXED[name]
+    checked = check_ti_call(shape, weight_shape, stride, padding, 1, groups, TURNED, *reading)
+    signature = Signature.of(shape, weight_shape, checked)
+    plans = [make_plan(signature, False, shape[0], gpu) for gpu in (True, False)]
+    assert_agrees_with_float64(tensors_of(shape, weight_shape, dtype=torch.float32), *plans)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

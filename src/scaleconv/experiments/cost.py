@@ -108,15 +108,14 @@ class DirectSIConv2d(nn.Conv2d):
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, size: int, scales: Sequence[float]) -> None:
         super().__init__(in_channels, out_channels, kernel)
-        signature = make_signature((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales)
-        axis = signature.height
+        axis = make_signature((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales).height
         self.margins: list[tuple[int, int]] = []  # around what a level covers, before and after
-        for level in signature.geometry.levels[1:]:  # the first is the identity, and covers everything
-            first, end = level.height.covered
+        for level in filter(None, (axis.level(scale) for scale in scales if scale != 1)):
+            first, end = level.covered
             index = len(self.margins)
             self.margins.append((first, axis.output_size - end))
-            transform = linear_map(level.height.sources, axis.length)
-            align = linear_map(level.height.targets, level.height.response_size)
+            transform = linear_map(level.sources, axis.length)
+            align = linear_map(level.targets, level.response_size)
             self.register_buffer(f"transform_{index}", transform.dense().float(), persistent=False)
             self.register_buffer(f"align_{index}", align.dense().float(), persistent=False)
 

@@ -1,4 +1,4 @@
-"""The layer as a Module: `torch.nn.Conv2d` whose one call goes to `si_conv2d`. No maths here."""
+"""The layers as Modules: `torch.nn.Conv2d` and its like, whose one call goes to `scaleconv.ops`. No maths here."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -7,13 +7,109 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.si_conv import si_conv2d
-from ..ops.signature import DEFAULT_SCALES, Padding, check_scales
+from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
+from ..ops.signature import DEFAULT_SCALES, Padding, check_reading, check_scales, check_transforms
+from ..ops.ti_conv import ti_conv2d
+from ..ops.transforms import Transform, scaling
 
-torch.fx.wrap("si_conv2d")  # a symbolic trace keeps the call whole
+for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
+    torch.fx.wrap(name)  # a symbolic trace keeps the call whole
 
 
-class SIConv2d(nn.Conv2d):
+class _Convolution(nn.modules.conv._ConvNd):
+    """A convolution of `torch.nn` whose call, once the input is padded, is that of `_convolve`."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        padding: Padding = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        return self._convolve(input, weight, bias, padding)
+
+    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
+        raise NotImplementedError
+
+
+class TIConv2d(_Convolution, nn.Conv2d):
+    """A locally transformation-invariant convolution: `Conv2d` that finds its patterns turned, sheared or rescaled.
+
+    Takes the arguments of `torch.nn.Conv2d`, has its parameters, its output shape and its `state_dict`, so that weights
+    load in either direction. See `scaleconv.ti_conv2d` for what is computed.
+
+    `padding_mode` works as in `Conv2d`: anything but 'zeros' extends the input before the layer sees it.
+
+    Args:
+        in_channels … dtype: those of `torch.nn.Conv2d`.
+        transforms: the maps under which the filters are applied; distinct, the identity among them.
+        interpolation: 'bilinear' or 'nearest'.
+        border: what lies beyond the image, and beyond the responses: 'zeros' (which take no part), 'clamp', 'reflect'.
+
+    Example:
+        >>> from scaleconv import rotation
+        >>> layer = TIConv2d(3, 16, 3, padding=1, transforms=[rotation(degrees) for degrees in range(0, 360, 90)])
+        >>> layer(torch.rand(2, 3, 8, 8)).shape
+        torch.Size([2, 16, 8, 8])
+        >>> layer
+        TIConv2d(3, 16, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), transforms=4)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: str | int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        transforms: Iterable[Transform],
+        interpolation: Literal["bilinear", "nearest"] = "bilinear",
+        border: Literal["zeros", "clamp", "reflect"] = "zeros",
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
+        check_reading(interpolation, border)
+        self.transforms = check_transforms(transforms)
+        self.interpolation = interpolation
+        self.border = border
+
+    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
+        return ti_conv2d(
+            input,
+            weight,
+            bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            transforms=self.transforms,
+            interpolation=self.interpolation,
+            border=self.border,
+        )
+
+    def extra_repr(self) -> str:
+        others = (("interpolation", self.interpolation, "bilinear"), ("border", self.border, "zeros"))
+        named = "".join(f", {name}={value}" for name, value, usual in others if value != usual)
+        return f"{super().extra_repr()}, transforms={len(self.transforms)}{named}"
+
+
+class SIConv2d(TIConv2d):
     """A locally scale-invariant convolution: `Conv2d` that finds its patterns at many scales.
 
     Takes the arguments of `torch.nn.Conv2d`, has its parameters, its output shape and its `state_dict`, so that weights
@@ -51,7 +147,8 @@ class SIConv2d(nn.Conv2d):
         scales: Iterable[float] = DEFAULT_SCALES,
         antialias: bool = False,
     ) -> None:
-        super().__init__(
+        nn.Conv2d.__init__(  # its transforms follow from its scales
+            self,
             in_channels,
             out_channels,
             kernel_size,
@@ -67,11 +164,15 @@ class SIConv2d(nn.Conv2d):
         self.scales = check_scales(scales)
         self.antialias = antialias
 
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding: Padding = self.padding
-        if self.padding_mode != "zeros":
-            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = 0
+    interpolation = "bilinear"
+    border = "zeros"
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:  # type: ignore[override]
+        """The scales as transforms."""
+        return tuple(scaling(scale) for scale in self.scales)
+
+    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
         return si_conv2d(
             input,
             weight,
@@ -85,6 +186,62 @@ class SIConv2d(nn.Conv2d):
         )
 
     def extra_repr(self) -> str:
-        scales = ", ".join(f"{scale:.3g}" for scale in self.scales)
-        antialias = ", antialias=True" if self.antialias else ""
-        return f"{super().extra_repr()}, scales=({scales}){antialias}"
+        return f"{nn.Conv2d.extra_repr(self)}, {_named(self.scales, self.antialias)}"
+
+
+class SIConv1d(_Convolution, nn.Conv1d):
+    """`SIConv2d` for signals: `Conv1d` that finds its patterns at many scales. See `scaleconv.si_conv1d`.
+
+    Args:
+        args, kwargs: those of `torch.nn.Conv1d`.
+        scales, antialias: as in `SIConv2d`.
+
+    Example:
+        >>> SIConv1d(1, 8, 5, padding=2, scales=(1, 2))(torch.rand(4, 1, 50)).shape
+        torch.Size([4, 8, 50])
+    """
+
+    def __init__(
+        self, *args: Any, scales: Iterable[float] = DEFAULT_SCALES, antialias: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.scales, self.antialias = check_scales(scales), antialias
+
+    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
+        call = (self.stride, padding, self.dilation, self.groups)
+        return si_conv1d(input, weight, bias, *call, scales=self.scales, antialias=self.antialias)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"
+
+
+class SIConv3d(_Convolution, nn.Conv3d):
+    """`SIConv2d` for volumes: `Conv3d` that finds its patterns at many scales. See `scaleconv.si_conv3d`.
+
+    Args:
+        args, kwargs: those of `torch.nn.Conv3d`.
+        scales, antialias: as in `SIConv2d`.
+
+    Example:
+        >>> SIConv3d(1, 2, 3, padding=1, scales=(1, 0.7))(torch.rand(1, 1, 6, 7, 8)).shape
+        torch.Size([1, 2, 6, 7, 8])
+    """
+
+    def __init__(
+        self, *args: Any, scales: Iterable[float] = DEFAULT_SCALES, antialias: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.scales, self.antialias = check_scales(scales), antialias
+
+    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
+        call = (self.stride, padding, self.dilation, self.groups)
+        return si_conv3d(input, weight, bias, *call, scales=self.scales, antialias=self.antialias)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"
+
+
+def _named(scales: Iterable[float], antialias: bool) -> str:
+    """The scales of a layer as its text names them."""
+    numbers = ", ".join(f"{scale:.3g}" for scale in scales)
+    return f"scales=({numbers}){', antialias=True' if antialias else ''}"

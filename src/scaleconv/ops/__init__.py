@@ -2,7 +2,24 @@
 
 from .cpu import resize_cache
 from .macs import Cost, Macs, macs
-from .si_conv import si_conv2d
+from .si_conv import si_conv1d, si_conv2d, si_conv3d
 from .signature import DEFAULT_SCALES
+from .ti_conv import ti_conv2d
+from .transforms import Transform, affine, rotation, scaling, shear
 
-__all__ = ["DEFAULT_SCALES", "Cost", "Macs", "macs", "resize_cache", "si_conv2d"]
+__all__ = [
+    "DEFAULT_SCALES",
+    "Cost",
+    "Macs",
+    "Transform",
+    "affine",
+    "macs",
+    "resize_cache",
+    "rotation",
+    "scaling",
+    "shear",
+    "si_conv1d",
+    "si_conv2d",
+    "si_conv3d",
+    "ti_conv2d",
+]

@@ -2,6 +2,7 @@
 
 `triton.steps` has the same for a GPU. All tensors are (N, H, W, C). Images of many channels are resampled in both axes
 at once by sparse matrices, which are kept; those of few channels, and those cut into bands, one axis after the other.
+A map that mixes the axes always has such a matrix.
 """
 
 import torch
@@ -9,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .cache import BoundedCache
-from .plan import Canvas
-from .resampling import AxisMap, SparseMap, resample, sparse_map
+from .plan import Canvas, PlaneStrip
+from .resampling import AxisMap, SparseMap, plane_map, resample, sparse_map
 
 MANY_CHANNELS = 16  # from which it is faster to take both axes at once
-SPARSE_MAPS: BoundedCache[tuple[SparseMap, AxisMap, AxisMap]] = BoundedCache(nbytes=256 * 2**20)
+SPARSE_MAPS: BoundedCache[SparseMap] = BoundedCache(nbytes=256 * 2**20)
 
 
 def resize_cache(nbytes: int) -> None:
@@ -29,8 +30,11 @@ def resize_cache(nbytes: int) -> None:
 
 def sample(pixels: Tensor, canvas: Canvas) -> Tensor:
     """Put the rescaled images on the canvas: (N, H, W, C) → `canvas.shape`."""
+    first = canvas.strips[0]
+    if isinstance(first, PlaneStrip):
+        return _plane_map(first, "sample", canvas.size, pixels.dtype)(pixels)
     if canvas.taps:
-        return _resample(pixels, *canvas.strips[0].sample, canvas, patch=canvas.taps)
+        return _resample(pixels, *first.sample, canvas, patch=canvas.taps)
     strips = [_resample(pixels, *strip.sample, canvas) for strip in canvas.strips]
     return _stacked(strips, [strip.top for strip in canvas.strips], canvas.size)
 
@@ -40,6 +44,9 @@ def collect(sampled: Tensor, canvas: Canvas, total: Tensor, *, start: bool) -> N
     if start:
         total.zero_()
     for strip in canvas.strips:
+        if isinstance(strip, PlaneStrip):
+            total += _plane_map(strip, "collect", strip.level.image, sampled.dtype)(sampled)
+            continue
         rows, columns = strip.sample
         part = sampled if canvas.taps else sampled[:, strip.top : strip.top + len(rows), : len(columns)]
         total[:, strip.inputs] += _resample(part, *strip.collect, canvas, patches=canvas.taps is not None)
@@ -51,9 +58,14 @@ def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bi
     Before scale 1 there is no output. The `bias` is (N, M), by any strides.
     """
     for strip in canvas.strips:
-        rows, columns = strip.align
-        part = response[:, strip.response_top : strip.response_top + rows.length, : columns.length]
-        aligned, region = _resample(part, rows, columns, canvas), (slice(None), *strip.outputs)
+        covered, region = None, (slice(None), *strip.outputs)
+        if isinstance(strip, PlaneStrip):
+            found = _plane_map(strip, "compete", strip.level.output, response.dtype)
+            aligned, covered, region = found(response), found.read, (slice(None),) * 3
+        else:
+            rows, columns = strip.align
+            part = response[:, strip.response_top : strip.response_top + rows.length, : columns.length]
+            aligned = _resample(part, rows, columns, canvas)
         if bias is not None:
             aligned = aligned + bias[:, None, None, :]
         best, won = output[region], winner[region]
@@ -62,6 +74,9 @@ def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bi
             won.zero_()
             continue
         wins = aligned >= best if strip.wins_ties else aligned > best
+        if covered is not None:
+            wins &= covered
+            aligned = aligned.where(covered, -torch.inf)
         torch.maximum(won, wins.view(torch.uint8) * strip.code, out=won)  # codes only grow
         torch.maximum(best, aligned, out=best)  # keeps a NaN from either side
 
@@ -70,6 +85,9 @@ def spread(grad: Tensor, winner: Tensor, canvas: Canvas) -> Tensor:
     """The transpose of `compete`: the gradient (N, H0, W0, M) of each response, from the outputs that it won."""
     strips = []
     for strip in canvas.strips:
+        if isinstance(strip, PlaneStrip):
+            won = only_won(grad, winner, strip.code)
+            return _plane_map(strip, "spread", canvas.response, grad.dtype)(won)
         region = (slice(None), *strip.outputs)
         rows, columns = (axis.transposed for axis in strip.align)
         strips.append(_resample(only_won(grad[region], winner[region], strip.code), rows, columns, canvas))
@@ -105,14 +123,25 @@ def _resample(
             return pixels
         if canvas.band or pixels.shape[3] < MANY_CHANNELS:
             return resample(pixels, rows, columns)
-    key = (id(rows), id(columns), pixels.dtype)
+    key = (rows, columns, pixels.dtype)
     found = SPARSE_MAPS.get(key)
     if found is None:
         with torch.inference_mode(False), torch.no_grad():
-            made = sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
-        found = (made, rows, columns)  # whose ids are not to be given to others meanwhile
-        SPARSE_MAPS.put(key, found, made.nbytes)
-    return found[0](pixels.contiguous())
+            found = sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
+        SPARSE_MAPS.put(key, found, found.nbytes)
+    return found(pixels.contiguous())
+
+
+def _plane_map(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: torch.dtype) -> SparseMap:
+    """The matrix of one step, which gives images of this size."""
+    key = (strip.level, step, dtype)
+    found = SPARSE_MAPS.get(key)
+    if found is None:
+        with torch.inference_mode(False), torch.no_grad():
+            plane = (strip.sample if step in ("sample", "collect") else strip.align)[1]
+            found = plane_map(plane, size, dtype, transpose=step in ("collect", "spread"))
+        SPARSE_MAPS.put(key, found, found.nbytes)
+    return found
 
 
 def _stacked(strips: list[Tensor], tops: list[int], size: tuple[int, int]) -> Tensor:

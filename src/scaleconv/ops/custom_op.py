@@ -1,4 +1,4 @@
-"""The layer as an operator that PyTorch knows: `torch.ops.scaleconv.si_conv2d`.
+"""The layer as an operator that PyTorch knows: `torch.ops.scaleconv.ti_conv2d`.
 
 To compilers it is one node whose result has the shape of a convolution's, so one compiled graph serves all sizes. What
 PyTorch needs to know is here: the implementation, the shapes and strides of the results for tracing, the derivative,
@@ -15,10 +15,13 @@ from torch import Tensor
 from .plan import Plan, make_plan
 from .scale_max import scale_max_backward, scale_max_forward
 from .signature import Settings, Signature
-from .traceable import traceable_si_conv2d
+from .traceable import traceable_conv
 
 # Written out, because older versions of torch cannot read all of the annotations.
-SETTINGS = "int[] stride, int[] padding, int[] dilation, int groups, float[] scales, bool antialias"
+SETTINGS = (
+    "int[] stride, int[] padding, int[] dilation, int groups, float[] matrices, str interpolation, str border, "
+    "bool antialias"
+)
 FORWARD = f"(Tensor input, Tensor weight, Tensor? bias, {SETTINGS}) -> (Tensor, Tensor)"
 BACKWARD = (
     f"(Tensor grad, Tensor input, Tensor weight, Tensor winner, {SETTINGS}, bool[] needed) -> (Tensor, Tensor, Tensor)"
@@ -26,19 +29,17 @@ BACKWARD = (
 
 
 @lru_cache(maxsize=1024)
-def find_plan(images: torch.Size, weight: torch.Size, settings: Settings, antialias: bool, gpu: bool) -> Plan:
+def find_plan(images: torch.Size, weight: torch.Size, settings: Settings, gpu: bool) -> Plan:
     """The plan of a call, from the cache if there was one like it."""
-    return make_plan(Signature.of(tuple(images[1:]), tuple(weight), settings), antialias, images[0], gpu)
+    return make_plan(Signature.of(tuple(images[1:]), tuple(weight), settings), settings.antialias, images[0], gpu)
 
 
-def _find_plan(input: Tensor, weight: Tensor, settings: Sequence[Any]) -> Plan:
-    stride, padding, dilation, groups, scales, antialias = settings
-    checked = Settings(tuple(stride), tuple(padding), tuple(dilation), groups, tuple(scales))
-    return find_plan(input.shape, weight.shape, checked, antialias, not input.is_cpu)
+def _find_plan(input: Tensor, weight: Tensor, arguments: Sequence[Any]) -> Plan:
+    return find_plan(input.shape, weight.shape, Settings.of_arguments(*arguments), not input.is_cpu)
 
 
-@torch.library.custom_op("scaleconv::si_conv2d", mutates_args=(), schema=FORWARD)
-def si_conv2d(
+@torch.library.custom_op("scaleconv::ti_conv2d", mutates_args=(), schema=FORWARD)
+def ti_conv2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -46,15 +47,17 @@ def si_conv2d(
     padding: list[int],
     dilation: list[int],
     groups: int,
-    scales: list[float],
+    matrices: list[float],
+    interpolation: str,
+    border: str,
     antialias: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Output (N, M, H0, W0), and the winner as the place of its level in the order in which the scales compete.
+    """Output (N, M, H0, W0), and the winner as the place of its level in the order in which the maps compete.
 
-    `padding` is above, below, left, right.
+    `padding` is above, below, left, right; `matrices` holds four numbers for each map.
     """
-    plan = _find_plan(input, weight, (stride, padding, dilation, groups, scales, antialias))
-    return run_forward(input, weight, bias, plan)
+    arguments = (stride, padding, dilation, groups, matrices, interpolation, border, antialias)
+    return run_forward(input, weight, bias, _find_plan(input, weight, arguments))
 
 
 def run_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -91,8 +94,8 @@ def _like(tensor: Tensor, other: Tensor) -> Tensor:
     return tensor if tensor.stride() == copy.stride() else copy.copy_(tensor)
 
 
-@si_conv2d.register_fake
-def _(input, weight, bias, stride, padding, dilation, groups, scales, antialias):  # type: ignore[no-untyped-def]
+@ti_conv2d.register_fake
+def _(input, weight, bias, stride, padding, dilation, groups, matrices, interpolation, border, antialias):  # type: ignore[no-untyped-def]
     images, filters = input.shape[0], weight.shape[0]
     height, width = (
         (input.shape[2 + i] + padding[2 * i] + padding[2 * i + 1] - dilation[i] * (weight.shape[2 + i] - 1) - 1)
@@ -106,8 +109,8 @@ def _(input, weight, bias, stride, padding, dilation, groups, scales, antialias)
     return input.new_empty((images, filters, height, width)), winner
 
 
-@torch.library.custom_op("scaleconv::si_conv2d_backward", mutates_args=(), schema=BACKWARD)
-def si_conv2d_backward(
+@torch.library.custom_op("scaleconv::ti_conv2d_backward", mutates_args=(), schema=BACKWARD)
+def ti_conv2d_backward(
     grad: Tensor,
     input: Tensor,
     weight: Tensor,
@@ -116,19 +119,23 @@ def si_conv2d_backward(
     padding: list[int],
     dilation: list[int],
     groups: int,
-    scales: list[float],
+    matrices: list[float],
+    interpolation: str,
+    border: str,
     antialias: bool,
     needed: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the input, of the weight and of the bias; without elements where they are not needed."""
-    plan = _find_plan(input, weight, (stride, padding, dilation, groups, scales, antialias))
+    arguments = (stride, padding, dilation, groups, matrices, interpolation, border, antialias)
+    plan = _find_plan(input, weight, arguments)
     grads = run_backward(grad, input, weight, winner, plan, needed)
     first, second, third = (weight.new_empty(0) if each is None else each for each in grads)
     return first, second, third
 
 
-@si_conv2d_backward.register_fake
-def _(grad, input, weight, winner, stride, padding, dilation, groups, scales, antialias, needed):  # type: ignore[no-untyped-def]
+@ti_conv2d_backward.register_fake
+def _(grad, input, weight, winner, *settings):  # type: ignore[no-untyped-def]
+    needed = settings[-1]
     return (
         torch.empty_like(input) if needed[0] else weight.new_empty(0),
         torch.empty_like(weight) if needed[1] else weight.new_empty(0),
@@ -137,7 +144,7 @@ def _(grad, input, weight, winner, stride, padding, dilation, groups, scales, an
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    input, weight, _, *ctx.settings = inputs
+    input, weight, _, *ctx.arguments = inputs
     ctx.save_for_backward(input, weight, output[1])
     ctx.mark_non_differentiable(output[1])
 
@@ -147,35 +154,34 @@ def _differentiate(ctx: Any, grad: Tensor, _winner: Tensor) -> tuple[Tensor | No
     needed = list(ctx.needs_input_grad[:3])
     grads: list[Tensor | None] = [None, None, None]
     if torch.is_grad_enabled():  # to be differentiated again
-        grads = differentiable_backward(grad, input, weight, ctx.settings, needed)
+        grads = differentiable_backward(grad, input, weight, Settings.of_arguments(*ctx.arguments), needed)
     elif any(needed):
-        every = si_conv2d_backward(grad, input, weight, winner, *ctx.settings, needed)
+        every = ti_conv2d_backward(grad, input, weight, winner, *ctx.arguments, needed)
         grads = [one if wanted else None for one, wanted in zip(every, needed, strict=True)]
-    return *grads, *(None for _ in ctx.settings)
+    return *grads, *(None for _ in ctx.arguments)
 
 
 def differentiable_backward(
-    grad: Tensor, input: Tensor, weight: Tensor, settings: Sequence[Any], needed: Sequence[bool]
+    grad: Tensor, input: Tensor, weight: Tensor, settings: Settings, needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradients by operations that can be differentiated themselves."""
-    output, _ = traceable_si_conv2d(input, weight, None, *settings)
+    output, _ = traceable_conv(input, weight, None, settings)
     wanted = [tensor for tensor, want in zip((input, weight), needed, strict=False) if want]
     found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True) if wanted else ())
     return [next(found) if want else None for want in needed[:2]] + [grad.sum((0, 2, 3)) if needed[2] else None]
 
 
-si_conv2d.register_autograd(_differentiate, setup_context=_keep)
+ti_conv2d.register_autograd(_differentiate, setup_context=_keep)
 
 
-class PlainSIConv2d(torch.autograd.Function):
+class PlainTIConv2d(torch.autograd.Function):
     """What the operator does, for tensors that nothing traces or transforms, without the time of the dispatcher."""
 
     @staticmethod
     def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, antialias: bool
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings
     ) -> tuple[Tensor, Tensor]:
-        ctx.plan = find_plan(input.shape, weight.shape, settings, antialias, not input.is_cpu)
-        ctx.settings = (*settings.arguments, antialias)
+        ctx.plan, ctx.settings = find_plan(input.shape, weight.shape, settings, not input.is_cpu), settings
         output, winner = run_forward(input, weight, bias, ctx.plan)
         ctx.save_for_backward(input, weight, winner)
         ctx.mark_non_differentiable(winner)
@@ -189,17 +195,16 @@ class PlainSIConv2d(torch.autograd.Function):
             grads = differentiable_backward(grad, input, weight, ctx.settings, needed)
         else:
             grads = run_backward(grad, input, weight, winner, ctx.plan, needed)
-        return *grads, None, None
+        return *grads, None
 
 
-@si_conv2d.register_vmap
-def _(info, in_dims, input, weight, bias, stride, padding, dilation, groups, scales, antialias):  # type: ignore[no-untyped-def]
+@ti_conv2d.register_vmap
+def _(info, in_dims, input, weight, bias, stride, padding, dilation, groups, *others):  # type: ignore[no-untyped-def]
     """Images of a batch of calls join one batch; filters of a batch of calls become groups."""
     count, settings = info.batch_size, (stride, padding, dilation)
     if in_dims[1] is None and in_dims[2] is None:
-        results = si_conv2d(
-            input.movedim(in_dims[0], 0).flatten(0, 1), weight, bias, *settings, groups, scales, antialias
-        )
+        images = input.movedim(in_dims[0], 0).flatten(0, 1)
+        results = ti_conv2d(images, weight, bias, *settings, groups, *others)
         return tuple(result.unflatten(0, (count, -1)) for result in results), (0, 0)
 
     def every(tensor: Tensor, dim: int | None) -> Tensor:
@@ -208,5 +213,5 @@ def _(info, in_dims, input, weight, bias, stride, padding, dilation, groups, sca
     images = every(input, in_dims[0]).transpose(0, 1).flatten(1, 2)  # (N, calls · C, H, W)
     filters = every(weight, in_dims[1]).flatten(0, 1)
     biases = None if bias is None else every(bias, in_dims[2]).flatten(0, 1)
-    results = si_conv2d(images, filters, biases, *settings, count * groups, scales, antialias)
+    results = ti_conv2d(images, filters, biases, *settings, count * groups, *others)
     return tuple(result.unflatten(1, (count, -1)) for result in results), (1, 1)

@@ -10,19 +10,25 @@ from torch._C._functorch import is_gradtrackingtensor, peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from .signature import Settings
+
 KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 HAS_TRITON = find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") != "1"
 
 
-def must_be_traced(images: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def must_be_traced(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> bool:
     """Whether plain operations are to evaluate a call.
 
-    So do exporters, derivatives in forward mode, `torch.func.grad`, and devices without kernels of ours.
+    So do exporters, derivatives in forward mode, `torch.func.grad`, and devices without kernels of ours. A GPU does so
+    for clamped borders of maps that mix the axes: an edge pixel is read so often there that tables of who reads it
+    would not fit.
     """
     # `torch.compiler.is_exporting` says yes to compilers, too. Before torch 2.7 an export keeps our operator.
     if getattr(torch.compiler, "_is_exporting_flag", False):
         return True
     if not (images.is_cpu or (images.is_cuda and HAS_TRITON and images.dtype in KERNEL_TYPES)):
+        return True
+    if images.is_cuda and settings.reading.border == "clamp" and settings.mixes_axes:
         return True
     if torch.compiler.is_compiling():
         return False

@@ -1,15 +1,51 @@
 """Where each level samples the input and where its responses land on the output.
 
 Plain numbers, computed once per call signature and cached; the tensor code of this room decides no sizes.
-Each axis is planned alone, in float64, by the equations in the docstring of `si_conv2d`. No tensors here.
+A map that treats each axis alone, such as a scale, is planned axis by axis, by the equations in the docstring of
+`si_conv2d`; one that mixes them, such as a rotation, by those of `ti_conv2d`. No tensors here.
 Paper, section 3.1: the operators T_i and their inverses.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 SLACK = 1e-6  # forgives rounding where s·H meets an integer, or a position the edge of its coverage
+Matrix = tuple[float, ...]  # the rows of a square matrix, one after the other
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a level, and its responses, are read between pixels (`interpolation`) and beyond the last one (`border`)."""
+
+    interpolation: str = "bilinear"
+    border: str = "zeros"
+
+
+BILINEAR = Reading()
+
+
+def identity(axes: int) -> Matrix:
+    """
+    Example:
+        >>> identity(2)
+        (1.0, 0.0, 0.0, 1.0)
+    """
+    return scaled(1.0, axes)
+
+
+def scaled(scale: float, axes: int) -> Matrix:
+    """The matrix that rescales every axis alike."""
+    return tuple(float(scale) if place % (axes + 1) == 0 else 0.0 for place in range(axes * axes))
+
+
+def scales_of(matrix: Matrix) -> tuple[float, ...] | None:
+    """The scale of each axis, negative if it is mirrored; None if the map mixes the axes."""
+    axes = math.isqrt(len(matrix))
+    alone = all(value == 0 or place % (axes + 1) == 0 for place, value in enumerate(matrix))
+    return matrix[:: axes + 1] if alone else None
 
 
 @dataclass(frozen=True)
@@ -69,20 +105,27 @@ class Axis:
     def output_size(self) -> int:
         return self.response_size(self.length)
 
-    def level(self, scale: float) -> AxisLevel | None:
+    @property
+    def kernel_centre(self) -> float:
+        """Where the centre of the kernel stands for the first response."""
+        return self.reach / 2 - self.padding[0]
+
+    def level(self, scale: float, border: str = "zeros") -> AxisLevel | None:
         """Place one level on this axis; None if it is too small to respond or covers no position."""
-        size = math.floor(scale * self.length + SLACK)
+        size = math.floor(abs(scale) * self.length + SLACK)
         response_size = self.response_size(size)
         if size < 1 or response_size < 1:
             return None
         input_centre, level_centre = (self.length - 1) / 2, (size - 1) / 2
-        kernel_centre = self.reach / 2 - self.padding[0]
+        kernel_centre = self.kernel_centre
         sources = tuple((q - level_centre) / scale + input_centre for q in range(size))
         targets = [
             (scale * (self.stride * p + kernel_centre - input_centre) + level_centre - kernel_centre) / self.stride
             for p in range(self.output_size)
         ]
-        inside = [p for p, v in enumerate(targets) if -0.5 - SLACK <= v <= response_size - 0.5 + SLACK]
+        inside = [
+            p for p, v in enumerate(targets) if border != "zeros" or -0.5 - SLACK <= v <= response_size - 0.5 + SLACK
+        ]
         if not inside:
             return None
         covered = (inside[0], inside[-1] + 1)
@@ -91,25 +134,61 @@ class Axis:
 
 @dataclass(frozen=True)
 class Level:
-    """One entry of the pyramid.
+    """One entry of the pyramid whose map treats each axis alone.
 
     Attributes:
-        index: its place in `scales`.
-        code: its place in the order in which all scales compete, and so its value in the winner map.
+        index: its place in the list of maps.
+        code: its place in the order in which all maps compete, and so its value in the winner map.
         wins_ties: whether it also wins where it only equals the levels before it in that order.
+        scales: of the height and of the width.
     """
 
     index: int
     code: int
-    scale: float
     wins_ties: bool
+    scales: tuple[float, float]
     height: AxisLevel
     width: AxisLevel
 
     @property
+    def size(self) -> Pair:
+        return self.height.size, self.width.size
+
+    @property
+    def response(self) -> Pair:
+        return self.height.response_size, self.width.response_size
+
+    @property
     def regular(self) -> bool:
         """Whether every output samples the responses at the same sub-pixel phase, a whole number of them apart."""
-        return self.scale > 1 and self.height.step > 0 and self.width.step > 0
+        return max(self.scales) > 1 and self.height.step > 0 and self.width.step > 0
+
+
+@dataclass(frozen=True)
+class PlaneLevel:
+    """One entry of the pyramid whose map mixes the axes. Pairs are (height, width).
+
+    Attributes:
+        index, code, wins_ties: as in `Level`.
+        matrix: the map, from the input to the level.
+        image, size, response, output: sizes of the input, of the level, of its responses and of the output.
+        sampled: rows and columns of the level that the kernel sees; those outside of it are zeros of the padding.
+        stride, kernel_centre: of the convolution.
+        reading: of the input and of the responses.
+    """
+
+    index: int
+    code: int
+    wins_ties: bool
+    matrix: Matrix
+    image: Pair
+    size: Pair
+    response: Pair
+    output: Pair
+    sampled: tuple[range, range]
+    stride: Pair
+    kernel_centre: tuple[float, float]
+    reading: Reading
 
 
 @dataclass(frozen=True)
@@ -118,30 +197,73 @@ class Geometry:
 
     height: Axis
     width: Axis
-    levels: tuple[Level, ...]
+    levels: tuple[Level | PlaneLevel, ...]
 
 
-def competing_order(scales: tuple[float, ...]) -> tuple[int, ...]:
-    """The indices of the scales in the order in which they compete.
+def competing_order(identity: int, count: int) -> tuple[int, ...]:
+    """The indices of so many maps in the order in which they compete.
 
-    The identity covers every position, so it comes first and starts the maximum. Then come the levels listed before it
-    in `scales`, last one first, which win ties; then those listed after it, which lose them. So a tie goes to the scale
-    listed first.
+    The identity covers every position, so it comes first and starts the maximum. Then come the levels listed before it,
+    last one first, which win ties; then those listed after it, which lose them. So a tie goes to the map listed first.
 
     Example:
-        >>> competing_order((0.5, 0.7, 1, 2))
+        >>> competing_order(identity=2, count=4)
         (2, 1, 0, 3)
     """
-    identity = scales.index(1)
-    return (identity, *reversed(range(identity)), *range(identity + 1, len(scales)))
+    return (identity, *reversed(range(identity)), *range(identity + 1, count))
+
+
+def canvas_size(matrix: Matrix, image: Sequence[int]) -> list[int]:
+    """The bounding box of the mapped image, in whole pixels; sizes may be symbolic."""
+    axes = len(image)
+    rows = [matrix[axes * row : axes * row + axes] for row in range(axes)]
+    return [
+        math.floor(sum(abs(value) * length for value, length in zip(row, image, strict=True) if value) + SLACK)
+        for row in rows
+    ]
 
 
 @lru_cache(maxsize=256)
-def make_geometry(height: Axis, width: Axis, scales: tuple[float, ...]) -> Geometry:
+def make_geometry(height: Axis, width: Axis, matrices: tuple[Matrix, ...], reading: Reading = BILINEAR) -> Geometry:
     """Place every level; those too small to respond, or that cover no position, take no part."""
+    one = matrices.index(identity(2))
     levels = []
-    for code, index in enumerate(competing_order(scales)):
-        vertical, horizontal = height.level(scales[index]), width.level(scales[index])
-        if vertical and horizontal:
-            levels.append(Level(index, code, scales[index], index < scales.index(1), vertical, horizontal))
+    for code, index in enumerate(competing_order(one, len(matrices))):
+        level = _place(height, width, matrices[index], reading, (index, code, index < one))
+        if level is not None:
+            levels.append(level)
     return Geometry(height, width, tuple(levels))
+
+
+def _place(
+    height: Axis, width: Axis, matrix: Matrix, reading: Reading, place: tuple[int, int, bool]
+) -> Level | PlaneLevel | None:
+    if scales := scales_of(matrix):
+        vertical, horizontal = (
+            axis.level(scale, reading.border) for axis, scale in zip((height, width), scales, strict=True)
+        )
+        return Level(*place, (scales[0], scales[1]), vertical, horizontal) if vertical and horizontal else None
+    image = (height.length, width.length)
+    size = canvas_size(matrix, image)
+    response = [axis.response_size(length) for axis, length in zip((height, width), size, strict=True)]
+    if min(size) < 1 or min(response) < 1:
+        return None
+    return PlaneLevel(
+        *place,
+        matrix,
+        image,
+        (size[0], size[1]),
+        (response[0], response[1]),
+        (height.output_size, width.output_size),
+        (_sampled(height, response[0]), _sampled(width, response[1])),
+        (height.stride, width.stride),
+        (height.kernel_centre, width.kernel_centre),
+        reading,
+    )
+
+
+def _sampled(axis: Axis, responses: int) -> range:
+    """The pixels that so many responses see; a kernel of one tap sees only those that they lie at."""
+    first = -axis.padding[0]
+    last = first + axis.stride * (responses - 1) + axis.reach
+    return range(first, last + 1, axis.stride if axis.kernel == 1 else 1)

@@ -7,7 +7,7 @@ from n others takes n operations. Numbers only; nothing is computed here.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .plan import Canvas, Strip, make_plan
+from .plan import Canvas, PlaneStrip, Strip, make_plan
 from .signature import DEFAULT_SCALES, Padding, Signature, Size, make_signature
 
 
@@ -75,7 +75,7 @@ def macs(
     plan = make_plan(signature, False, images, gpu)
     direct = planned = Macs()
     for level in signature.geometry.levels:
-        direct += Macs(_convolution(signature, level.height.response_size * level.width.response_size))
+        direct += Macs(_convolution(signature, level.response[0] * level.response[1]))
     for canvas in make_plan(signature, False, images, False, "dense").canvases:
         direct += Macs(0, _resampling(signature, canvas))
     if plan.identity is not None:
@@ -95,7 +95,7 @@ def _resampling(signature: Signature, canvas: Canvas) -> int:
     return sum(_reads(signature, strip) for strip in canvas.strips)
 
 
-def _reads(signature: Signature, strip: Strip) -> int:
+def _reads(signature: Signature, strip: Strip | PlaneStrip) -> int:
     """Pixels that are read, and responses, unless they are taken as they are."""
     (rows, columns), (down, across) = (
         [int((axis.weight != 0).sum()) for axis in maps] for maps in (strip.sample, strip.align)

@@ -13,6 +13,9 @@ below the other, so that one convolution serves them all. A level of a large ima
 each with a canvas of its own, which bounds the memory. Both are strips: some outputs of one level, somewhere on a
 canvas.
 
+A map that mixes the axes, such as a rotation, is dense. To the executors its image is one long row, its level is
+another, and the map between them that of a single axis; so they need to know of no other kind.
+
 A plan is made of plain numbers and sparse matrices on the host; CPU and GPU execute the same one.
 """
 
@@ -26,12 +29,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .geometry import Axis, AxisLevel, Level
-from .resampling import AxisMap, linear_map
+from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading
+from .resampling import AxisMap, linear_map, plane_alignment, plane_sampling
 from .signature import Signature
 
 Form = Literal["dense", "strided", "im2col"]
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,42 @@ class Strip:
 
 
 @dataclass(frozen=True, eq=False)
+class PlaneStrip:
+    """All outputs of a level whose map mixes the axes; it has what a `Strip` has, for images that are one long row.
+
+    The maps are large, so whoever needs them makes them and keeps what is made of them.
+    """
+
+    level: PlaneLevel
+    top: int = 0
+    response_top: int = 0
+
+    @property
+    def inputs(self) -> slice:
+        return slice(0, 1)
+
+    @property
+    def code(self) -> int:
+        return self.level.code
+
+    @property
+    def wins_ties(self) -> bool:
+        return self.level.wins_ties
+
+    @property
+    def outputs(self) -> tuple[slice, slice]:
+        return slice(0, 1), slice(0, math.prod(self.level.output))
+
+    @property
+    def sample(self) -> tuple[AxisMap, AxisMap]:
+        return linear_map((0.0,), 1).compact(), plane_sampling(self.level)
+
+    @property
+    def align(self) -> tuple[AxisMap, AxisMap]:
+        return linear_map((0.0,), 1).compact(), plane_alignment(self.level)
+
+
+@dataclass(frozen=True, eq=False)
 class Canvas:
     """Strips one below the other, sampled, convolved and aligned at once.
 
@@ -95,7 +133,7 @@ class Canvas:
     """
 
     form: Form
-    strips: tuple[Strip, ...]
+    strips: tuple[Strip, ...] | tuple[PlaneStrip]
     size: Pair
     response: Pair
     stride: Pair
@@ -119,11 +157,16 @@ class Canvas:
             return images, taps * self.response[0], self.response[1], channels
         return images, *self.response, taps * channels
 
+    def grid(self, size: Pair) -> Pair:
+        """An image of this size as the maps see it: one long row if they mix the axes."""
+        return (1, size[0] * size[1]) if isinstance(self.strips[0], PlaneStrip) else size
+
     def offsets(self, channels: int) -> tuple[Tensor, Tensor]:
         """What each row and each column add to the place of a pixel in memory, in elements."""
-        rows, columns = (torch.arange(length, device="cpu") for length in self.size)
+        size = self.grid(self.size)
+        rows, columns = (torch.arange(length, device="cpu") for length in size)
         if self.taps is None:
-            return rows * self.size[1] * channels, columns * channels
+            return rows * size[1] * channels, columns * channels
         (high, wide), (down, across) = self.taps, self.response
         position, tap = (1, down * across) if self.planar else (high * wide, 1)
         output, of_kernel = (columns % across, columns // across) if self.planar else (columns // wide, columns % wide)
@@ -172,7 +215,7 @@ def choose_form(signature: Signature, level: Level, gpu: bool) -> Form:
         axes = ((signature.height, level.height), (signature.width, level.width))
         patches = math.prod(axis.kernel * len(on.targets) for axis, on in axes)
         pixels = level.height.size * level.width.size
-        gathered = not few and level.scale > 1 and patches <= min(PATCHES * pixels, MOST_PATCHES)
+        gathered = not few and min(level.scales) > 1 and patches <= min(PATCHES * pixels, MOST_PATCHES)
     if gathered:
         return "im2col"
     return "strided" if level.regular else "dense"
@@ -209,46 +252,70 @@ def _make_plan(
     signature: Signature, antialias: bool, images: int, gpu: bool, form: Form | None, budget: Budget
 ) -> Plan:
     levels = signature.geometry.levels
-    forms = [form or choose_form(signature, level, gpu) for level in levels]
+    mixed = any(isinstance(level, PlaneLevel) for level in levels)
     elements = images * sum(_elements(signature, level) for level in levels)
-    share = elements <= budget.shared
-    if share and not form:
-        tiny = elements <= TINY
-        forms = ["strided" if level.regular and not tiny else "dense" for level in levels]
-    forms = [_possible(signature, level, kind, gpu) for level, kind in zip(levels, forms, strict=True)]
+    share = elements <= budget.shared and not mixed
+    if gpu and mixed:
+        form = "dense"  # as levels that mix the axes have to be, and all lie in memory alike
+    elif share and not form:
+        form = "dense" if elements <= TINY else "strided"
+    forms = [_possible(signature, level, form, gpu) for level in levels]
     planar = gpu and forms[0] == "im2col"  # and so all of them
-    # Scale 1 comes first. A library convolves the input for it, unless it has company or a kernel of ours.
+    # The identity comes first. A library convolves the input for it, unless it has company or a kernel of ours.
     alone = not (share or planar or (gpu and signature.depthwise))
     canvases = []
     for kind, group in groupby(list(zip(levels, forms, strict=True))[alone:], key=lambda pair: pair[1]):
-        members = [level for level, _ in group]
-        for some in _sharing(members, share) if gpu and kind == "dense" else [[level] for level in members]:
-            canvases += _canvases(signature, some, kind, antialias, images if planar else 1, planar, budget)
+        for some in _sharing([level for level, _ in group], share, gpu and kind == "dense"):
+            if isinstance(some, PlaneLevel):
+                canvases.append(_plane_canvas(signature, some))
+            else:
+                canvases += _canvases(signature, some, kind, antialias, images if planar else 1, planar, budget)
     return Plan(signature, levels[0].code if alone else None, tuple(canvases), gpu, planar)
 
 
-def _elements(signature: Signature, level: Level) -> int:
+def _elements(signature: Signature, level: Level | PlaneLevel) -> int:
     """Elements of a dense level of one image, and of its responses."""
-    pixels = level.height.size * level.width.size
-    responses = level.height.response_size * level.width.response_size
-    return pixels * signature.in_channels + responses * signature.out_channels
+    return math.prod(level.size) * signature.in_channels + math.prod(level.response) * signature.out_channels
 
 
-def _sharing(levels: Sequence[Level], every: bool) -> list[list[Level]]:
-    """Which of these levels share a canvas: all of them, or neighbours that are about as wide."""
-    groups: list[list[Level]] = []
+def _sharing(levels: Sequence[Level | PlaneLevel], every: bool, neighbours: bool) -> list[list[Level] | PlaneLevel]:
+    """Which of these levels share a canvas: all of them, or `neighbours` that are about as wide."""
+    groups: list[list[Level] | PlaneLevel] = []
     for level in levels:
-        widths = [each.width.size for each in (*groups[-1], level)] if groups else []
-        if widths and (every or min(widths) >= AS_WIDE * max(widths)):
-            groups[-1].append(level)
+        before = groups[-1] if groups else None
+        if isinstance(level, PlaneLevel):
+            groups.append(level)
+        elif neighbours and isinstance(before, list) and (every or _as_wide([*before, level])):
+            before.append(level)
         else:
             groups.append([level])
     return groups
 
 
-def _possible(signature: Signature, level: Level, form: Form, gpu: bool) -> Form:
+def _as_wide(levels: Sequence[Level]) -> bool:
+    widths = [level.width.size for level in levels]
+    return min(widths) >= AS_WIDE * max(widths)
+
+
+def _possible(signature: Signature, level: Level | PlaneLevel, form: Form | None, gpu: bool) -> Form:
+    """This form, or the fastest if it is None; dense where a level cannot have it."""
+    if isinstance(level, PlaneLevel):
+        return "dense"
+    form = form or choose_form(signature, level, gpu)
     cannot = (form == "strided" and not level.regular) or (form == "im2col" and gpu and signature.depthwise)
     return "dense" if cannot else form
+
+
+def _plane_canvas(signature: Signature, level: PlaneLevel) -> Canvas:
+    axes = (signature.height, signature.width)
+    size = (len(level.sampled[0]), len(level.sampled[1]))
+    stride = [
+        axis.stride if axis.stride_matters(count) else 1 for axis, count in zip(axes, level.response, strict=True)
+    ]
+    dilation = (axes[0].dilation, axes[1].dilation)
+    return Canvas(
+        "dense", (PlaneStrip(level),), size, level.response, (stride[0], stride[1]), dilation, None, False, False
+    )
 
 
 def _canvases(
@@ -294,9 +361,10 @@ def _canvas(
     dilation = (1, 1) if form == "im2col" else (height.dilation, width.dilation)
     strips, top = [], 0
     for level, band in zip(levels, bands, strict=True):
-        support = max(1.0, 1 / level.scale) if antialias else 1.0
-        rows = axis_maps(height, level.height, form, support, (band.start, band.stop))
-        columns = axis_maps(width, level.width, form, support, (0, len(level.width.targets)))
+        supports = [max(1.0, 1 / abs(scale)) if antialias else 1.0 for scale in level.scales]
+        reading, across = signature.reading, (0, len(level.width.targets))
+        rows = axis_maps(height, level.height, form, supports[0], (band.start, band.stop), reading)
+        columns = axis_maps(width, level.width, form, supports[1], across, reading)
         outputs = (_shifted(band, level.height.covered[0]), slice(*level.width.covered))
         sample, align = (rows[0], _by_tap(columns[0], width.kernel) if planar else columns[0]), (rows[1], columns[1])
         strips.append(Strip(level.code, level.wins_ties, outputs, sample, align, top, top // stride[0]))
@@ -324,7 +392,7 @@ def _shifted(part: slice, offset: int) -> slice:
 
 @lru_cache(maxsize=64)
 def axis_maps(
-    axis: Axis, on: AxisLevel, form: Form, support: float, outputs: tuple[int, int]
+    axis: Axis, on: AxisLevel, form: Form, support: float, outputs: tuple[int, int], reading: Reading = BILINEAR
 ) -> tuple[AxisMap, AxisMap]:
     """What some covered outputs need along one axis: the map that samples the input, and the one that aligns.
 
@@ -333,10 +401,10 @@ def axis_maps(
     f·A[j + t]; im2col does the same for every tap k, (1 − f)·A[t·b + d·k] + f·A[t·(b + 1) + d·k]. A kernel of one tap
     needs only the rows that its responses lie at.
     """
-    sampled = linear_map(on.sources, axis.length, support)
+    sampled = linear_map(on.sources, axis.length, support, reading)
     sampled = sampled.framed(axis.padding[0], axis.padding[1] + axis.stride)
     targets = on.targets[slice(*outputs)]
-    aligned = linear_map(targets, on.response_size)
+    aligned = linear_map(targets, on.response_size, reading=reading)
     stride, reach = axis.stride, axis.reach
     if form == "dense":
         used = aligned.index[aligned.weight != 0]

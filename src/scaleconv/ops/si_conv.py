@@ -1,25 +1,15 @@
-"""The locally scale-invariant convolution: transform, convolve, align, pool over scale (paper, section 3).
+"""The locally scale-invariant convolution: `ti_conv2d` for scales, over one, two or three axes (paper, section 3).
 
-The contract of the operator is here, its checks, and who evaluates a call; `scaleconv.nn.SIConv2d` only owns the
-parameters. A call is planned by `plan` and executed by `scale_max`, or taken apart by `traceable` for whatever traces
-or transforms it. No modules, files or randomness in this room.
+The contract is here; `ti_conv` evaluates it, and `scaleconv.nn` only owns the parameters.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from operator import index
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, overload
 
-import torch
 from torch import Tensor
 
-from . import custom_op
-from .dispatch import is_plain, must_be_traced
-from .geometry import competing_order
-from .signature import DEFAULT_SCALES, Padding, Settings, Size, check_call
-from .traceable import traceable_si_conv2d
-
-AnyTensor = TypeVar("AnyTensor", Tensor, Tensor | None)
+from .signature import DEFAULT_SCALES, Padding, Size, check_si_call
+from .ti_conv import evaluate
 
 
 @overload
@@ -117,6 +107,7 @@ def si_conv2d(
         ValueError: an argument that breaks its rule, shapes that do not fit, or tensors on different devices.
 
     Example:
+        >>> import torch
         >>> image, weight = torch.rand(1, 3, 32, 32), torch.rand(8, 3, 5, 5)
         >>> si_conv2d(image, weight, padding=2).shape
         torch.Size([1, 8, 32, 32])
@@ -124,95 +115,134 @@ def si_conv2d(
         >>> winner.dtype, bool((output >= torch.nn.functional.conv2d(image, weight)).all())
         (torch.uint8, True)
     """
-    input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
-    _check_tensors(input, weight, bias)
-    scales = tuple(scales) if isinstance(scales, Iterator) else scales  # which can be read but once
-    settings = _settings(input.shape, weight.shape, stride, padding, dilation, groups, scales)
-    images = input if input.ndim == 4 else input.unsqueeze(0)
-    output, winner = _evaluate(images, weight, bias, settings, antialias)
-    if input.ndim == 3:
-        output, winner = output.squeeze(0), winner.squeeze(0)
-    if not return_winner:
-        return output
-    order = torch.tensor(competing_order(settings.scales), dtype=torch.uint8, device=input.device)
-    return output, order[winner.int()]
+    return _evaluate(input, weight, bias, (stride, padding, dilation, groups), scales, antialias, return_winner, 2)
+
+
+@overload
+def si_conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    stride: Size = ...,
+    padding: Padding = ...,
+    dilation: Size = ...,
+    groups: int = ...,
+    *,
+    scales: Iterable[float] = ...,
+    antialias: bool = ...,
+    return_winner: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def si_conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    stride: Size = ...,
+    padding: Padding = ...,
+    dilation: Size = ...,
+    groups: int = ...,
+    *,
+    scales: Iterable[float] = ...,
+    antialias: bool = ...,
+    return_winner: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def si_conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    scales: Iterable[float] = DEFAULT_SCALES,
+    antialias: bool = False,
+    return_winner: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`si_conv2d` for signals: the same equations along one axis, by the same plan.
+
+    Shapes:
+        input (N, C, L) or (C, L), weight (M, C / groups, K), bias (M) → output (N, M, L0) or (M, L0), with L0 that of
+        `conv1d`.
+
+    Args, Returns, Raises: as for `si_conv2d`, with one number where that has a pair.
+
+    Example:
+        >>> import torch
+        >>> si_conv1d(torch.rand(2, 3, 100), torch.rand(8, 3, 5), padding=2).shape
+        torch.Size([2, 8, 100])
+    """
+    return _evaluate(input, weight, bias, (stride, padding, dilation, groups), scales, antialias, return_winner, 1)
+
+
+@overload
+def si_conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    stride: Size = ...,
+    padding: Padding = ...,
+    dilation: Size = ...,
+    groups: int = ...,
+    *,
+    scales: Iterable[float] = ...,
+    antialias: bool = ...,
+    return_winner: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def si_conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    stride: Size = ...,
+    padding: Padding = ...,
+    dilation: Size = ...,
+    groups: int = ...,
+    *,
+    scales: Iterable[float] = ...,
+    antialias: bool = ...,
+    return_winner: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def si_conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    scales: Iterable[float] = DEFAULT_SCALES,
+    antialias: bool = False,
+    return_winner: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`si_conv2d` for volumes: the same equations along three axes.
+
+    It is evaluated in the paper's order by plain PyTorch operations: every level is rescaled and convolved whole.
+
+    Shapes:
+        input (N, C, D, H, W) or (C, D, H, W), weight (M, C / groups, Kd, Kh, Kw), bias (M) → output
+        (N, M, D0, H0, W0) or (M, D0, H0, W0), with D0, H0 and W0 those of `conv3d`.
+
+    Args, Returns, Raises: as for `si_conv2d`, with three numbers (depth, height, width) where that has a pair.
+
+    Example:
+        >>> import torch
+        >>> si_conv3d(torch.rand(1, 2, 8, 9, 10), torch.rand(4, 2, 3, 3, 3), scales=(1, 0.7)).shape
+        torch.Size([1, 4, 6, 7, 8])
+    """
+    return _evaluate(input, weight, bias, (stride, padding, dilation, groups), scales, antialias, return_winner, 3)
 
 
 def _evaluate(
-    images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, antialias: bool
-) -> tuple[Tensor, Tensor]:
-    """Output and winner by the way that suits the tensors and whatever traces or transforms them."""
-    traced = len(settings.scales) == 1 or must_be_traced(images, weight, bias)
-    if not traced and is_plain(images, weight, bias):
-        results: tuple[Tensor, Tensor] = custom_op.PlainSIConv2d.apply(images, weight, bias, settings, antialias)
-        return results
-    evaluate: Callable[..., tuple[Tensor, Tensor]] = traceable_si_conv2d if traced else custom_op.si_conv2d
-    return evaluate(images, weight, bias, *settings.arguments, antialias)
-
-
-def _settings(
-    image_shape: Sequence[int],
-    weight_shape: Sequence[int],
-    stride: Size,
-    padding: Padding,
-    dilation: Size,
-    groups: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    convolution: tuple[Any, ...],
     scales: Iterable[float],
-) -> Settings:
-    """Check the arguments, once for all calls that are alike."""
-    call: tuple[Any, ...] = (image_shape, weight_shape, stride, padding, dilation, groups, scales)
-    if torch.compiler.is_compiling():  # the sizes may be symbolic, but all else is part of the graph
-        return check_call(*call[:2], *map(_plain, call[2:]))
-    try:
-        return _check_once(*call, tuple(map(type, (stride, padding, dilation, groups))))
-    except TypeError:  # a list has no hash; and an argument of a wrong type is to be named
-        return check_call(*call)
-
-
-@lru_cache(maxsize=1024, typed=True)
-def _check_once(
-    image_shape: Sequence[int],
-    weight_shape: Sequence[int],
-    stride: Size,
-    padding: Padding,
-    dilation: Size,
-    groups: int,
-    scales: Iterable[float],
-    _types: tuple[type, ...],
-) -> Settings:
-    return check_call(image_shape, weight_shape, stride, padding, dilation, groups, scales)
-
-
-def _plain(value: Any) -> Any:
-    """Plain numbers, alone or in a sequence, for the symbolic ones of a compiler."""
-    if isinstance(value, (list, tuple)):
-        return tuple(_plain(item) for item in value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return index(value)
-    return value.__float__() if isinstance(value, float) else value  # float(value) would stay symbolic
-
-
-def _autocast(tensor: AnyTensor) -> AnyTensor:
-    """Cast as `conv2d` would inside `torch.autocast`."""
-    if not isinstance(tensor, Tensor) or tensor.is_meta or not torch.is_autocast_enabled(tensor.device.type):
-        return tensor
-    eligible = tensor.is_floating_point() and tensor.dtype != torch.float64
-    return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if eligible else tensor
-
-
-def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
-        if tensor is None and name == "bias":
-            continue
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
-        if not tensor.is_floating_point():
-            raise TypeError(f"`{name}` must be of a floating-point type, got {tensor.dtype}")
-        if tensor.dtype != input.dtype:
-            raise TypeError(f"`{name}` must have the type of `input` (={input.dtype}), got {tensor.dtype}")
-        if tensor.device != input.device:
-            raise ValueError(f"`{name}` must be on the device of `input` (={input.device}), got {tensor.device}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(
-            f"`bias` must hold one number per output channel (={weight.shape[0]}), got shape {tuple(bias.shape)}"
-        )
+    antialias: bool,
+    return_winner: bool,
+    axes: int,
+) -> Tensor | tuple[Tensor, Tensor]:
+    scales = tuple(scales) if isinstance(scales, Iterator) else scales  # which can be read but once
+    return evaluate(check_si_call, input, weight, bias, (*convolution, scales, antialias, axes), return_winner, axes)

@@ -10,29 +10,59 @@ from numbers import Real
 from operator import index
 from typing import Any
 
-from .geometry import Axis, Geometry, make_geometry
+from .geometry import Axis, Geometry, Matrix, Reading, identity, make_geometry, scaled, scales_of
+from .transforms import LARGEST_SCALE, Transform
 
 Size = int | Sequence[int]
 Padding = int | Sequence[int] | str
 
 DEFAULT_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(-2, 4))
-LARGEST_SCALE = 1000  # a slip of the pen beyond, and a plan that does not fit into memory
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Checked arguments; `padding` is above, below, left, right."""
+    """Checked arguments, one number per axis; `padding` is above, below, left, right."""
 
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     groups: int
-    scales: tuple[float, ...]
+    matrices: tuple[Matrix, ...]
+    reading: Reading
+    antialias: bool
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """In the order of `si_conv2d`."""
-        return self.stride, self.padding, self.dilation, self.groups, self.scales
+        """As the operator takes them: the matrices one after the other."""
+        numbers = [value for matrix in self.matrices for value in matrix]
+        reading = (self.reading.interpolation, self.reading.border)
+        return self.stride, self.padding, self.dilation, self.groups, numbers, *reading, self.antialias
+
+    @classmethod
+    def of_arguments(
+        cls,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+        numbers: Sequence[float],
+        interpolation: str,
+        border: str,
+        antialias: bool,
+    ) -> "Settings":
+        """The inverse of `arguments`."""
+        matrices = tuple(tuple(numbers[first : first + 4]) for first in range(0, len(numbers), 4))
+        reading = Reading(interpolation, border)
+        return cls(tuple(stride), tuple(padding), tuple(dilation), groups, matrices, reading, antialias)
+
+    @property
+    def identity(self) -> int:
+        """The place of the identity among the maps."""
+        return self.matrices.index(identity(len(self.stride)))
+
+    @property
+    def mixes_axes(self) -> bool:
+        return any(scales_of(matrix) is None for matrix in self.matrices)
 
 
 @dataclass(frozen=True)
@@ -41,7 +71,8 @@ class Signature:
 
     height: Axis
     width: Axis
-    scales: tuple[float, ...]
+    matrices: tuple[Matrix, ...]
+    reading: Reading
     in_channels: int
     out_channels: int
     groups: int
@@ -59,7 +90,8 @@ class Signature:
             )
             for axis in (0, 1)
         )
-        return cls(height, width, settings.scales, int(image_shape[-3]), int(weight_shape[0]), settings.groups)
+        channels = (int(image_shape[-3]), int(weight_shape[0]))
+        return cls(height, width, settings.matrices, settings.reading, *channels, settings.groups)
 
     @property
     def depthwise(self) -> bool:
@@ -68,7 +100,7 @@ class Signature:
 
     @property
     def geometry(self) -> Geometry:
-        return make_geometry(self.height, self.width, self.scales)
+        return make_geometry(self.height, self.width, self.matrices, self.reading)
 
 
 def make_signature(
@@ -81,11 +113,11 @@ def make_signature(
     scales: Iterable[float] = DEFAULT_SCALES,
 ) -> Signature:
     """Check the arguments of `si_conv2d`, and put them together."""
-    settings = check_call(image_shape, weight_shape, stride, padding, dilation, groups, scales)
+    settings = check_si_call(image_shape, weight_shape, stride, padding, dilation, groups, scales)
     return Signature.of(image_shape, weight_shape, settings)
 
 
-def check_call(
+def check_si_call(
     image_shape: Sequence[int],
     weight_shape: Sequence[int],
     stride: Size,
@@ -93,17 +125,61 @@ def check_call(
     dilation: Size,
     groups: int,
     scales: Iterable[float],
+    antialias: bool = False,
+    axes: int = 2,
 ) -> Settings:
-    """Check the arguments of `si_conv2d`; sizes may be symbolic, and are only compared."""
-    scales = check_scales(scales)
+    """Check the arguments of `si_conv1d`, `si_conv2d` or `si_conv3d`; sizes may be symbolic, and are only compared.
+
+    One axis becomes two, with a height of one that is not rescaled.
+    """
+    checked = check_scales(scales)
+    call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, axes)
+    if axes > 1:
+        return Settings(*call, tuple(scaled(scale, axes) for scale in checked), Reading(), antialias)
+    (strides, pads, dilations, groups), along = call, [(1.0, 0.0, 0.0, scale) for scale in checked]
+    return Settings((1, *strides), (0, 0, *pads), (1, *dilations), groups, tuple(along), Reading(), antialias)
+
+
+def check_ti_call(
+    image_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    stride: Size,
+    padding: Padding,
+    dilation: Size,
+    groups: int,
+    transforms: Iterable[Transform],
+    interpolation: str,
+    border: str,
+) -> Settings:
+    """Check the arguments of `ti_conv2d`; sizes may be symbolic, and are only compared."""
+    checked, reading = check_transforms(transforms), check_reading(interpolation, border)
+    call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, 2)
+    return Settings(*call, tuple(transform.numbers for transform in checked), reading, False)
+
+
+AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
+SEVERAL = {1: "a sequence of one integer", 2: "a pair of integers", 3: "a triple of integers"}
+LETTERS = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
+
+
+def _check_convolution(
+    image_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    stride: Size,
+    padding: Padding,
+    dilation: Size,
+    groups: int,
+    axes: int,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+    """Stride, padding, dilation and groups of a convolution over so many axes."""
     groups = _integer(groups, f"`groups` must be an integer, got {groups!r}")
-    _check_channels(image_shape, weight_shape, groups)
-    strides = _pair("stride", stride, least=1)
-    dilations = _pair("dilation", dilation, least=1)
-    kernel = (weight_shape[2], weight_shape[3])
+    _check_channels(image_shape, weight_shape, groups, axes)
+    strides = _numbers("stride", stride, 1, axes)
+    dilations = _numbers("dilation", dilation, 1, axes)
+    kernel = tuple(weight_shape[2:])
     pads = _padding(padding, strides, dilations, kernel)
-    for axis, name in enumerate(("height", "width")):
-        length, total = image_shape[axis - 2], pads[2 * axis] + pads[2 * axis + 1]
+    for axis, name in enumerate(AXES[axes]):
+        length, total = image_shape[axis - axes], pads[2 * axis] + pads[2 * axis + 1]
         if length < 1:
             raise ValueError(f"`input` {name} must be at least 1, got {length}")
         reach = dilations[axis] * (kernel[axis] - 1) + 1
@@ -112,7 +188,36 @@ def check_call(
                 f"`input` {name} (={length}) plus padding (={total}) "
                 f"must be at least the reach of the kernel (={reach})"
             )
-    return Settings(strides, pads, dilations, groups, scales)
+    return strides, pads, dilations, groups
+
+
+def check_transforms(transforms: Iterable[Transform]) -> tuple[Transform, ...]:
+    """Return the transforms as a tuple, or say what is wrong with them."""
+    if isinstance(transforms, (str, set, frozenset)) or not isinstance(transforms, Iterable):  # a set has no order
+        raise TypeError(f"`transforms` must be a sequence of transforms, got {transforms!r}")
+    checked = tuple(transforms)
+    for transform in checked:
+        if not isinstance(transform, Transform):
+            raise TypeError(f"`transforms` must hold transforms, such as rotation(90), got {transform!r}")
+    numbers = [transform.numbers for transform in checked]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"`transforms` must not repeat, got {checked}")
+    if identity(2) not in numbers:
+        raise ValueError(f"`transforms` must contain the identity, such as rotation(0), got {checked}")
+    if len(checked) > 256:
+        raise ValueError(f"`transforms` must hold at most 256 (a winner is one byte), got {len(checked)}")
+    return checked
+
+
+def check_reading(interpolation: str, border: str) -> Reading:
+    """Return how pixels are read, or say which argument is wrong."""
+    for name, value, known in (
+        ("interpolation", interpolation, ("bilinear", "nearest")),
+        ("border", border, ("zeros", "clamp", "reflect")),
+    ):
+        if value not in known:
+            raise ValueError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}")
+    return Reading(interpolation, border)
 
 
 def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
@@ -135,32 +240,35 @@ def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
     return checked
 
 
-def _check_channels(input_shape: Sequence[int], weight_shape: Sequence[int], groups: int) -> None:
-    if len(input_shape) not in (3, 4):
-        raise ValueError(f"`input` must be (N, C, H, W) or (C, H, W), got shape {tuple(input_shape)}")
-    if len(weight_shape) != 4 or min(weight_shape) < 1:
-        raise ValueError(f"`weight` must be (M, C / groups, Kh, Kw), none of them 0, got shape {tuple(weight_shape)}")
+def _check_channels(input_shape: Sequence[int], weight_shape: Sequence[int], groups: int, axes: int) -> None:
+    letters = ", ".join(LETTERS[axes])
+    if len(input_shape) not in (axes + 1, axes + 2):
+        raise ValueError(f"`input` must be (N, C, {letters}) or (C, {letters}), got shape {tuple(input_shape)}")
+    if len(weight_shape) != axes + 2 or min(weight_shape) < 1:
+        kernel = ", ".join(f"K{letter.lower()}" for letter in LETTERS[axes])
+        raise ValueError(f"`weight` must be (M, C / groups, {kernel}), none of them 0, got shape {tuple(weight_shape)}")
     if groups < 1:
         raise ValueError(f"`groups` must be at least 1, got {groups}")
     out_channels, group_channels = weight_shape[:2]
     if out_channels % groups:
         raise ValueError(f"`weight` output channels (={out_channels}) must be divisible by `groups` (={groups})")
-    if input_shape[-3] != group_channels * groups:
+    if input_shape[-axes - 1] != group_channels * groups:
         raise ValueError(
-            f"`input` channels (={input_shape[-3]}) must equal "
+            f"`input` channels (={input_shape[-axes - 1]}) must equal "
             f"`weight` channels (={group_channels}) times `groups` (={groups})"
         )
 
 
-def _pair(name: str, value: Size, least: int) -> tuple[int, int]:
-    rule = f"`{name}` must be an integer or a pair of integers"
+def _numbers(name: str, value: Size, least: int, axes: int) -> tuple[int, ...]:
+    """One number for each axis."""
+    rule = f"`{name}` must be an integer or {SEVERAL[axes]}"
     items = value if isinstance(value, Sequence) else (value,)
     numbers = [_integer(item, f"{rule}, got {value!r}") for item in items]
-    if len(numbers) not in (1, 2):
+    if len(numbers) not in (1, axes):
         raise ValueError(f"{rule}, got {len(numbers)} of them")
     if min(numbers) < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value!r}")
-    return numbers[0], numbers[-1]
+    return tuple(numbers) if len(numbers) == axes else (numbers[0],) * axes
 
 
 def _integer(value: Any, refusal: str) -> int:
@@ -172,18 +280,18 @@ def _integer(value: Any, refusal: str) -> int:
 
 
 def _padding(
-    padding: Padding, stride: tuple[int, int], dilation: tuple[int, int], kernel: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """Above, below, left, right; 'same' puts the odd pixel behind, as `Conv2d` does."""
+    padding: Padding, stride: tuple[int, ...], dilation: tuple[int, ...], kernel: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Before and after, for each axis; 'same' puts the odd pixel behind, as `Conv2d` does."""
     if not isinstance(padding, str):
-        vertical, horizontal = _pair("padding", padding, least=0)
-        return vertical, vertical, horizontal, horizontal
-    if padding == "valid":
-        return 0, 0, 0, 0
-    if padding != "same":
+        pads = [(before, before) for before in _numbers("padding", padding, 0, len(stride))]
+    elif padding == "valid":
+        pads = [(0, 0)] * len(stride)
+    elif padding != "same":
         raise ValueError(f"`padding` must be integers, 'same' or 'valid', got {padding!r}")
-    if stride != (1, 1):
+    elif any(step != 1 for step in stride):
         raise ValueError(f"`padding` 'same' needs a `stride` of 1, got {stride}")
-    totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    above, left = (total // 2 for total in totals)
-    return above, totals[0] - above, left, totals[1] - left
+    else:
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        pads = [(total // 2, total - total // 2) for total in totals]
+    return tuple(number for both in pads for number in both)

@@ -6,90 +6,139 @@ no kernels of ours can take the layer apart. Every level is dense, as in the pap
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import SLACK, competing_order
+from .geometry import Matrix, Reading, canvas_size, competing_order, scales_of
+from .resampling import is_inside, neighbours, settle, sources, targets
+from .signature import Settings
 
 
-def traceable_si_conv2d(
-    images: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    scales: Sequence[float],
-    antialias: bool,
-) -> tuple[Tensor, Tensor]:
-    """Output (N, M, H0, W0), and the winner as the place of its level in the order in which the scales compete."""
-    order = competing_order(tuple(scales))
-    output, winner = images, images  # the identity comes first
-    for code, index in enumerate(order):
-        scale = scales[index]
-        rows, columns = (
-            _Axis(images.shape[2 + i], weight.shape[2 + i], stride[i], padding[2 * i : 2 * i + 2], dilation[i], scale)
-            for i in (0, 1)
-        )
-        if rows.size < 1 or columns.size < 1 or rows.responses < 1 or columns.responses < 1:
+def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> tuple[Tensor, Tensor]:
+    """Output (N, M, …), and the winner as the place of its level in the order in which the maps compete.
+
+    The images have one, two or three axes.
+    """
+    one, axes = settings.identity, images.ndim - 2
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
+    call = (settings.stride, 0, settings.dilation, settings.groups)
+    around = [number for axis in reversed(range(axes)) for number in settings.padding[2 * axis : 2 * axis + 2]]
+
+    def respond(level: Tensor) -> Tensor:
+        return convolve(F.pad(level, around) if any(around) else level, weight, bias, *call)
+
+    output = respond(images)
+    winner = torch.zeros_like(output, dtype=torch.uint8)
+    for code, index in enumerate(competing_order(one, len(settings.matrices))):
+        if index == one:
             continue
-        level = images
-        if code:
-            support = max(1.0, 1 / scale) if antialias else 1.0
-            level = _read(level, 2, rows.sources(images.device), support)
-            level = _read(level, 3, columns.sources(images.device), support)
-        level = F.pad(level, (padding[2], padding[3], padding[0], padding[1])) if any(padding) else level
-        response = F.conv2d(level, weight, bias, stride, 0, dilation, groups)
-        if code == 0:
-            output, winner = response, torch.zeros_like(response, dtype=torch.uint8)
-            continue
-        targets = (rows.targets(images.device), columns.targets(images.device))
-        aligned = _read(_read(response, 2, targets[0]), 3, targets[1])
-        inside = [
-            (v >= -0.5 - SLACK) & (v <= axis.responses - 0.5 + SLACK)
-            for v, axis in zip(targets, (rows, columns), strict=True)
+        matrix = settings.matrices[index]
+        scales = scales_of(matrix)
+        lines = [
+            _Axis(
+                images.shape[2 + axis],
+                size,
+                weight.shape[2 + axis],
+                settings.stride[axis],
+                settings.padding[2 * axis : 2 * axis + 2],
+                settings.dilation[axis],
+            )
+            for axis, size in enumerate(canvas_size(matrix, images.shape[2:]))
         ]
-        wins = (aligned >= output if index < order[0] else aligned > output) | aligned.isnan()
-        wins = wins & inside[0].unsqueeze(1) & inside[1]
+        if any(line.size < 1 or line.responses < 1 for line in lines):
+            continue
+        if scales:
+            aligned, covered = _by_axes(images, respond, lines, scales, settings)
+        else:
+            aligned, covered = _by_planes(images, respond, lines, matrix, settings.reading)
+        wins = (aligned >= output if index < one else aligned > output) | aligned.isnan()
+        wins = wins if covered is None else wins & covered
         output, winner = torch.where(wins, aligned, output), torch.where(wins, code, winner)
     return output, winner
 
 
-class _Axis:
-    """Sizes and coordinates along one axis at one scale, by the equations in the docstring of `si_conv2d`."""
+Convolve = Callable[[Tensor], Tensor]
 
-    def __init__(
-        self, length: int, kernel: int, stride: int, padding: Sequence[int], dilation: int, scale: float
-    ) -> None:
-        self.length, self.stride, self.scale = length, stride, scale
-        self.size = length if scale == 1 else math.floor(scale * length + SLACK)
+
+def _by_axes(
+    images: Tensor, respond: Convolve, lines: Sequence["_Axis"], scales: Sequence[float], settings: Settings
+) -> tuple[Tensor, Tensor | None]:
+    """The aligned responses of a level, read along one axis after the other, and the outputs that it covers."""
+    level, device = images, images.device
+    for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
+        support = max(1.0, 1 / abs(scale)) if settings.antialias else 1.0
+        level = _read(level, dim, line.sources(scale, device), settings.reading, support) if scale != 1 else level
+    aligned, covered = respond(level), None
+    for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
+        if scale == 1:
+            continue
+        coordinates = line.targets(scale, device)
+        aligned = _read(aligned, dim, coordinates, settings.reading)
+        if settings.reading.border == "zeros":
+            inside = is_inside(coordinates, line.responses).to(device).view(-1, *[1] * (images.ndim - 1 - dim))
+            covered = inside if covered is None else covered & inside
+    return aligned, covered
+
+
+def _by_planes(
+    images: Tensor, respond: Convolve, lines: Sequence["_Axis"], matrix: Matrix, reading: Reading
+) -> tuple[Tensor, Tensor | None]:
+    """The same for a map that mixes the axes."""
+    device, image, size = images.device, [line.length for line in lines], [line.size for line in lines]
+    y, x = (_count(length, device) for length in size)
+    level, _ = _gather(images, sources(matrix, image, size, y[:, None], x), image, reading)
+    y, x = (_count(line.outputs, device) for line in lines)
+    stride, centre = [line.stride for line in lines], [line.kernel_centre for line in lines]
+    places = targets(matrix, image, size, stride, centre, y[:, None], x)
+    return _gather(respond(level), places, [line.responses for line in lines], reading)
+
+
+class _Axis:
+    """Sizes and coordinates along one axis of a level, by the equations in the docstring of `si_conv2d`."""
+
+    def __init__(self, length: int, size: int, kernel: int, stride: int, padding: Sequence[int], dilation: int) -> None:
+        self.length, self.size, self.stride = length, size, stride
         reach = dilation * (kernel - 1) + 1
         self.responses = (self.size + padding[0] + padding[1] - reach) // stride + 1
         self.outputs = (length + padding[0] + padding[1] - reach) // stride + 1
         self.kernel_centre = dilation * (kernel - 1) / 2 - padding[0]
 
-    def sources(self, device: torch.device) -> Tensor:
+    def sources(self, scale: float, device: torch.device) -> Tensor:
         """Where each sample reads the input."""
-        return (_count(self.size, device) - (self.size - 1) / 2) / self.scale + (self.length - 1) / 2
+        return (_count(self.size, device) - (self.size - 1) / 2) / scale + (self.length - 1) / 2
 
-    def targets(self, device: torch.device) -> Tensor:
+    def targets(self, scale: float, device: torch.device) -> Tensor:
         """Where each output reads the response."""
         place = self.stride * _count(self.outputs, device) + self.kernel_centre - (self.length - 1) / 2
-        return (self.scale * place + (self.size - 1) / 2 - self.kernel_centre) / self.stride
+        return (scale * place + (self.size - 1) / 2 - self.kernel_centre) / self.stride
 
 
 def _count(length: int, device: torch.device) -> Tensor:
     return torch.arange(length, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
 
 
-def _read(images: Tensor, dim: int, coordinates: Tensor, support: float = 1.0) -> Tensor:
-    """Read one axis at the given coordinates, linear between neighbours, edge pixels clamped."""
+def _gather(
+    images: Tensor, places: tuple[Tensor, Tensor], size: Sequence[int], reading: Reading
+) -> tuple[Tensor, Tensor | None]:
+    """Read images of this size at places (y, x); and where there was anything to be read, None if everywhere."""
+    read, there = neighbours(places, size, reading)
+    pixels, result = images.flatten(2), None
+    for place, weight in read:
+        taken = pixels.index_select(2, place.flatten().to(images.device, torch.long)).unflatten(2, place.shape)
+        part = taken * weight.to(images.device, images.dtype) if len(read) > 1 else taken
+        result = part if result is None else result + part
+    assert result is not None
+    there = None if there is None else there.to(images.device)
+    return result if there is None else torch.where(there, result, 0), there
+
+
+def _read(images: Tensor, dim: int, coordinates: Tensor, reading: Reading, support: float = 1.0) -> Tensor:
+    """Read one axis at the given coordinates, linear between neighbours."""
     last = images.shape[dim] - 1
-    position = coordinates.clamp(min=0).minimum(torch.full_like(coordinates, last))
+    position = settle(coordinates, images.shape[dim], reading)
     before, reach = position.floor(), math.ceil(support)
     taken, total = [], torch.zeros_like(position)
     for offset in range(1 - reach, reach + 1):

@@ -69,9 +69,10 @@ def find_tables(canvas: Canvas, step: str, shape: Sequence[int], start: bool = F
 
 
 def _make_tables(canvas: Canvas, step: str, shape: tuple[int, ...], start: bool, device: int | None) -> Tables:
-    image, channels = (shape[1], shape[2]), shape[3]
+    image, channels = canvas.grid((shape[1], shape[2])), shape[3]
+    size, response = canvas.grid(canvas.size), canvas.grid(canvas.response)
     on_image = _by_rows(image, channels)
-    sampled, responses = canvas.offsets(channels), _by_rows(canvas.response, channels)
+    sampled, responses = canvas.offsets(channels), _by_rows(response, channels)
     if step == "sample":
         made = _to_canvas([s.sample for s in canvas.strips], [s.top for s in canvas.strips], on_image, sampled)
     elif step == "spread":
@@ -87,10 +88,10 @@ def _make_tables(canvas: Canvas, step: str, shape: tuple[int, ...], start: bool,
         part = canvas.strips[0].outputs[0] if len(canvas.strips) == 1 else slice(None)
         maps = [
             (
-                _placed(
-                    strip.align[0].shifted(-strip.response_top, canvas.response[0]), strip.outputs[0], image[0]
-                ).rows(part),
-                _placed(strip.align[1].shifted(0, canvas.response[1]), strip.outputs[1], image[1]),
+                _placed(strip.align[0].shifted(-strip.response_top, response[0]), strip.outputs[0], image[0]).rows(
+                    part
+                ),
+                _placed(strip.align[1].shifted(0, response[1]), strip.outputs[1], image[1]),
             )
             for strip in canvas.strips
         ]
@@ -99,8 +100,8 @@ def _make_tables(canvas: Canvas, step: str, shape: tuple[int, ...], start: bool,
         part = slice(None) if start or len(canvas.strips) > 1 else canvas.strips[0].inputs
         maps = [
             (
-                _placed(s.sample[0], slice(s.top, s.top + len(s.sample[0])), canvas.size[0]).transposed.rows(part),
-                _placed(s.sample[1], slice(0, len(s.sample[1])), canvas.size[1]).transposed,
+                _placed(s.sample[0], slice(s.top, s.top + len(s.sample[0])), size[0]).transposed.rows(part),
+                _placed(s.sample[1], slice(0, len(s.sample[1])), size[1]).transposed,
             )
             for s in canvas.strips
         ]
@@ -110,8 +111,8 @@ def _make_tables(canvas: Canvas, step: str, shape: tuple[int, ...], start: bool,
         name: table.to("cpu" if device is None else device, torch.float32 if table.is_floating_point() else torch.int32)
         for name, table in made.items()
     }
-    size = (len(made["row_at"]), len(made["col_at"]))
-    return Tables(size, **placed, entries=(made["row_index"].shape[-1], made["col_index"].shape[-1]))
+    result = (len(made["row_at"]), len(made["col_at"]))
+    return Tables(result, **placed, entries=(made["row_index"].shape[-1], made["col_index"].shape[-1]))
 
 
 Places = tuple[Tensor, Tensor]
