@@ -116,7 +116,7 @@ class Order:
 
     Example:
         >>> Order([(8, 8), (8, 8), (9, 9), (8, 8)], batch=2, seed=0).epoch(1)
-        [[2], [1, 3], [0]]
+        [[2], [1], [3, 0]]
     """
 
     sizes: Sequence[Size]

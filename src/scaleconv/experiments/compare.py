@@ -12,7 +12,7 @@ from pathlib import Path
 from ..data.loading import ImageData, load_folder
 from ..ops.signature import DEFAULT_SCALES
 from ..table import terminal_width, wrapped
-from .classifier import VARIANTS, NetworkSpec, has_pyramid
+from .classifier import VARIANTS, NetworkSpec, has_pyramid, pyramid_class
 from .fit import finished_record, fit
 from .items import check_name
 from .page import (
@@ -52,6 +52,8 @@ def make_methods(spec: NetworkSpec, settings: FitSettings, names: Iterable[str])
         variant, _, suffix = name.partition("-")
         if name not in TITLES:
             raise ValueError(f"`variant` must be some of {', '.join(VARIANTS)}, got {name!r}")
+        if variant == "pyramid":
+            pyramid_class()  # which this version may lack
         augment = (*settings.augment, "scale") if suffix and "scale" not in settings.augment else settings.augment
         methods.append(Method(replace(spec, variant=variant), replace(settings, augment=augment)))
     return methods
