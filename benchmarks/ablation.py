@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scaleconv import SIConv2d, convert
-from scaleconv.bench.network_costs import make_depthwise_network, make_resnet18
+from scaleconv.bench.network_costs import make_depthwise_network
 from scaleconv.experiments.records import describe_environment
 from scaleconv.metrics.timing import Workload, captured, repeated, time_interleaved
 from scaleconv.models.convnet import ConvNet
+from scaleconv.models.resnet import make_resnet18
 from scaleconv.ops import cpu, custom_op, plan
 from scaleconv.ops.geometry import Level
 from scaleconv.ops.signature import Signature

@@ -6,6 +6,7 @@ traceback with `SCALECONV_TRACEBACK=1`.
 
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +43,27 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, such as training.batch=64; may be repeated.")
 ]
 Epochs = Annotated[int | None, typer.Option(help="Epochs of training.")]
+
+# Of a folder of images.
+Network = Annotated[str, typer.Option(help="convnet, resnet18 or package.module:factory, called with num_classes=.")]
+NetworkScales = Annotated[
+    str | None, typer.Option(help="Scales of converted and pyramid, such as 0.5,1,2. Default: those of SIConv2d.")
+]
+Layers = Annotated[str | None, typer.Option(help="Convolutions to convert, such as 'stages.*'. Default: all over 1×1.")]
+Resize = Annotated[int | None, typer.Option(help="Side of all images. Default: their own, if they have only one.")]
+Native = Annotated[bool, typer.Option("--native", help="Leave images their sizes; a batch holds images of one size.")]
+Letterbox = Annotated[bool, typer.Option("--letterbox", help="Resize to fit whole, instead of cropping the middle.")]
+Split = Annotated[
+    str, typer.Option(help="Shares to validate and test on, where there is no folder train, val or test.")
+]
+Augment = Annotated[str | None, typer.Option(help="Some of scale,flip,crop. Default: none.")]
+Optimizer = Annotated[str, typer.Option(help="adamw or sgd; the learning rate falls along a cosine.")]
+Batch = Annotated[int, typer.Option(help="Images in a step.")]
+Rate = Annotated[float | None, typer.Option(help="Largest learning rate. Default: 0.001 (adamw), 0.05 (sgd).")]
+Amp = Annotated[bool, typer.Option("--amp", help="Mixed precision: bfloat16 where autocast allows it.")]
+Average = Annotated[float, typer.Option(help="Decay of the running mean of the weights, such as 0.999; 0: none.")]
+Workers = Annotated[int, typer.Option(help="Processes that decode images, where they are too many for the memory.")]
+Board = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")]
 
 
 @app.callback()
@@ -134,29 +156,89 @@ def report(
 
 @app.command()
 def train(
-    model: Annotated[str, typer.Argument(help="convnet, hierarchical, si_convnet, ensemble, rbm, si_rbm or pixels.")],
-    fold: Annotated[int, typer.Option(help="The fold to train on.")] = 0,
-    item: Annotated[str, typer.Option(help="Whose recipe to use.")] = "table1",
-    point: Annotated[str | None, typer.Option(help="The point of a curve, such as maps36; the first if none.")] = None,
+    context: typer.Context,
+    method: Annotated[
+        str | None,
+        typer.Argument(help="convnet, hierarchical, si_convnet, ensemble, rbm, si_rbm or pixels; or give --data."),
+    ] = None,
+    fold: Annotated[int, typer.Option(help="METHOD: the fold to train on.")] = 0,
+    item: Annotated[str, typer.Option(help="METHOD: whose recipe to use.")] = "table1",
+    point: Annotated[
+        str | None, typer.Option(help="METHOD: the point of a curve, such as maps36; the first if none.")
+    ] = None,
     preset: Preset = "quick",
+    data_dir: DataDir = None,
+    settings: Set = None,
+    data: Annotated[Path | None, typer.Option(help="A folder of images, one folder for each class.")] = None,
+    model: Network = "resnet18",
+    variant: Annotated[
+        str, typer.Option(help="Some of plain,converted,pyramid: each is trained, all are shown side by side.")
+    ] = "plain,converted",
+    scales: NetworkScales = None,
+    layers: Layers = None,
+    resize: Resize = None,
+    native: Native = False,
+    letterbox: Letterbox = False,
+    split: Split = "0.1,0.1",
+    augment: Augment = None,
+    optimizer: Optimizer = "adamw",
+    batch: Batch = 64,
+    lr: Rate = None,
+    amp: Amp = False,
+    average: Average = 0.0,
+    seed: Annotated[int, typer.Option(help="--data: seed of weights, order and augmentation.")] = 0,
+    workers: Workers = 0,
+    tensorboard: Board = False,
     epochs: Epochs = None,
     name: Annotated[str, typer.Option(help="Folder for the record and the weights.")] = "train",
     results: Results = Path("results"),
     device: Device = "auto",
-    data_dir: DataDir = None,
-    settings: Set = None,
 ) -> None:
-    """Train one method on one fold; its record and weights are kept."""
+    """Train a method of the paper on one fold, or networks on a folder of images; records and weights are kept."""
     from scaleconv.experiments import check_name, load_experiment, plan_runs
     from scaleconv.experiments.run import run_on_terminal
 
-    changes = {"models": [model], "folds": [fold], "epochs": epochs}
+    _refuse_mixture(context, method, data)
+    if data is not None:
+        _run_folder(locals(), _names("variant", variant), [seed])
+        return
+    changes = {"models": [method], "folds": [fold], "epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)
     folder = results / check_name(name)
     (record,) = run_on_terminal(experiment, folder, device, data_dir)
     (run,) = plan_runs(experiment)
-    typer.echo(f"{model}, fold {fold}: test error {record.error:.2f} % after {len(record.history)} epochs")
+    typer.echo(f"{method}, fold {fold}: test error {record.error:.2f} % after {len(record.history)} epochs")
     typer.echo(f"weights: {run.weights(folder)}")
+
+
+@app.command()
+def compare(
+    data: Annotated[Path, typer.Option(help="A folder of images, one folder for each class.")],
+    seeds: Annotated[int, typer.Option(help="How often each method is trained.")] = 3,
+    model: Network = "resnet18",
+    scales: NetworkScales = None,
+    layers: Layers = None,
+    resize: Resize = None,
+    native: Native = False,
+    letterbox: Letterbox = False,
+    split: Split = "0.1,0.1",
+    augment: Augment = None,
+    optimizer: Optimizer = "adamw",
+    batch: Batch = 64,
+    lr: Rate = None,
+    amp: Amp = False,
+    average: Average = 0.0,
+    workers: Workers = 0,
+    tensorboard: Board = False,
+    epochs: Epochs = None,
+    name: Annotated[str, typer.Option(help="Folder for the records, the weights and the page.")] = "compare",
+    results: Results = Path("results"),
+    device: Device = "auto",
+) -> None:
+    """Train plain, converted and pyramid networks on a folder of images, and say which one to take."""
+    if seeds < 1:
+        raise ValueError(f"`seeds` must be at least 1, got {seeds}")
+    _run_folder(locals(), None, list(range(seeds)))
 
 
 @app.command()
@@ -275,6 +357,26 @@ def make(
 
 
 @data_app.command()
+def export(
+    path: Annotated[Path, typer.Argument(help="Folder to write; it must not be there yet.")],
+    dataset: DatasetName = "embedded",
+    part: Part = None,
+    data_dir: DataDir = None,
+    count: Annotated[int | None, typer.Option(help="Write the first digits only. Default: all.")] = None,
+    scales: Scales = "fixed:1",
+    size: Size = 28,
+    seed: Seed = 0,
+) -> None:
+    """Write digits as PNGs in a folder for each class, as `train --data` and `compare --data` read them."""
+    from scaleconv.data import load_digits, make_set, parse_scales, write_folder
+
+    distribution = parse_scales(scales)
+    digits = load_digits(dataset, part, data_dir=data_dir).first(count)
+    write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
+    typer.echo(f"{path}: {len(digits)} digits on {size}×{size}, scales {distribution}")
+
+
+@data_app.command()
 def preview(
     path: Annotated[Path, typer.Argument(help="Picture to write, ending in .png.")] = Path("mnist-scale.png"),
     dataset: DatasetName = "embedded",
@@ -301,6 +403,32 @@ def preview(
         truncate=truncate,
     )
     typer.echo(path)
+
+
+METHOD_OPTIONS = ("fold", "item", "point", "preset", "data_dir", "settings")
+SHARED_OPTIONS = ("method", "data", "epochs", "name", "results", "device")
+
+
+def _refuse_mixture(context: typer.Context, method: str | None, data: Path | None) -> None:
+    """`train` takes a method of the paper or a folder, and each has options of its own."""
+    if (method is None) == (data is None):
+        given = f"METHOD (={method}) and --data (={data})" if method else "neither"
+        raise ValueError(f"`train` must be given a METHOD of the paper or --data, got {given}")
+    for name in context.params:
+        known = name in SHARED_OPTIONS or (name in METHOD_OPTIONS) == (data is None)
+        source = context.get_parameter_source(name)
+        if not known and source is not None and source.name == "COMMANDLINE":
+            option = "set" if name == "settings" else name.replace("_", "-")
+            raise ValueError(f"`--{option}` must not be given with {'--data' if data else 'a METHOD of the paper'}")
+
+
+def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[int]) -> None:
+    """Train on a folder of images and show what came out; `variants` None takes those that are compared."""
+    from scaleconv.experiments.compare import FolderRequest, run_folder
+
+    request = FolderRequest(**{field.name: given[field.name] for field in fields(FolderRequest)})
+    for line in run_folder(request, variants, seeds):
+        typer.echo(line)
 
 
 def _print_digits(data_dir: Path | None) -> None:
@@ -361,7 +489,7 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         code = _report(error)
     if code == INTERRUPTED:  # some versions of typer return it, others raise
-        resumes = (sys.argv[1:] if arguments is None else arguments)[:1] in (["reproduce"], ["train"])
+        resumes = (sys.argv[1:] if arguments is None else arguments)[:1] in (["reproduce"], ["train"], ["compare"])
         kept = "; what was finished is kept, and the same command goes on from there" if resumes else ""
         print(f"scaleconv: interrupted{kept}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

@@ -19,6 +19,7 @@ from ..experiments.config import DataConfig, NetworkConfig, TrainingConfig
 from ..experiments.sgd import Trainer, TrainerGroup
 from ..metrics.timing import Memory, Timing, Workload, captured, compare, repeated, time_interleaved
 from ..models import make_model
+from ..models.resnet import CLASSES, make_head, make_resnet18
 from ..nn import convert
 from .settings import DTYPES, LAYOUTS, Settings, Tick
 
@@ -27,8 +28,6 @@ RUNS_AT_ONCE = 6  # the folds of the paper's Table 1
 CPU_BATCHES = 8  # of an epoch's 78, which would take minutes
 TRAINING, INFERENCE = "training", "inference"
 VARIANTS = ("plain", "converted")
-STAGES = (64, 128, 256, 512)
-CLASSES = 1000
 EXPANSION = 4  # of the channels inside a depthwise block
 
 
@@ -203,26 +202,6 @@ class Step:
         return output
 
 
-class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution where the size changes."""
-
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(channels)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride > 1 or in_channels != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
-            )
-
-    def forward(self, input: Tensor) -> Tensor:
-        output: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(input)))))
-        return F.relu(output + self.shortcut(input))
-
-
 class InvertedResidual(nn.Module):
     """MobileNetV2's block: 1×1 to more channels, depthwise 3×3, 1×1 to fewer; a shortcut where the shape stays."""
 
@@ -258,22 +237,10 @@ class LargeKernelBlock(nn.Module):
         return input + output
 
 
-def make_resnet18() -> nn.Sequential:
-    """The shape of ResNet-18, always with the same weights.
-
-    Example:
-        >>> sum(parameter.numel() for parameter in make_resnet18().parameters())
-        11689512
-    """
+def _resnet18() -> nn.Sequential:
+    """ResNet-18, always with the same weights."""
     torch.manual_seed(0)
-    stem = [nn.Conv2d(3, STAGES[0], 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(STAGES[0]), nn.ReLU()]
-    blocks = []
-    before = STAGES[0]
-    for channels in STAGES:
-        stride = 1 if channels == before else 2
-        blocks += [ResidualBlock(before, channels, stride), ResidualBlock(channels, channels, 1)]
-        before = channels
-    return nn.Sequential(*stem, nn.MaxPool2d(3, stride=2, padding=1), *blocks, *_head(before))
+    return make_resnet18()
 
 
 def make_depthwise_network() -> nn.Sequential:
@@ -288,12 +255,8 @@ def make_depthwise_network() -> nn.Sequential:
         *(InvertedResidual(24, 96, 2), LargeKernelBlock(96), LargeKernelBlock(96), LargeKernelBlock(96)),
         *(InvertedResidual(96, 160, 2), InvertedResidual(160, 160, 1)),
         *(InvertedResidual(160, 192, 2), InvertedResidual(192, 192, 1)),
-        *_head(192),
+        *make_head(192, CLASSES),
     )
 
 
-def _head(channels: int) -> list[nn.Module]:
-    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)]
-
-
-NETWORKS = {"resnet18": make_resnet18, "depthwise": make_depthwise_network}
+NETWORKS = {"resnet18": _resnet18, "depthwise": make_depthwise_network}

@@ -1,4 +1,4 @@
-"""MNIST-Scale: the digits, the generator, the sets, the folds. Imports no other room of the package."""
+"""MNIST-Scale: the digits, the generator, the sets, the folds; and folders of images. Imports no other room."""
 
 try:
     import numpy  # noqa: F401
@@ -7,7 +7,9 @@ except ImportError as error:
     raise ImportError(f"scaleconv.data needs {error.name}: pip install 'scaleconv[experiments]'") from None
 
 from .digits import Digits, embedded_digits, load_digits
+from .folders import ImageFolder, read_folder, write_folder
 from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
+from .loading import ImageData, load_folder
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
@@ -26,6 +28,8 @@ __all__ = [
     "MNIST_SCALE",
     "Digits",
     "Fixed",
+    "ImageData",
+    "ImageFolder",
     "Listed",
     "Parameters",
     "ScaleDistribution",
@@ -37,16 +41,19 @@ __all__ = [
     "embedded_digits",
     "hold_out",
     "load_digits",
+    "load_folder",
     "make_folds",
     "make_scaled",
     "make_set",
     "make_split",
     "paper_folds",
     "parse_scales",
+    "read_folder",
     "read_set",
     "reduced_folds",
     "scalar_mean",
     "subtract_mean",
+    "write_folder",
     "write_preview",
     "write_set",
 ]

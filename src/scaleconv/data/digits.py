@@ -50,6 +50,12 @@ class Digits:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def first(self, count: int | None) -> "Digits":
+        """The first of them; all, if None."""
+        if count is not None and not 1 <= count <= len(self):
+            raise ValueError(f"`count` must be 1 to the {len(self)} digits there are, got {count}")
+        return replace(self, images=self.images[:count], labels=self.labels[:count])
+
 
 def embedded_digits() -> Digits:
     """The 10,000 MNIST test digits that come with the package.

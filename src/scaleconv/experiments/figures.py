@@ -34,8 +34,20 @@ COLOURS = {
     "si_conv2d": "#cc3311",
     "direct": "#228833",
     "formula": "#777777",
+    # On images of your own: as the networks of the paper, lighter where training images were rescaled.
+    "plain": "#4477aa",
+    "plain-scale": "#88bbdd",
+    "converted": "#cc3311",
+    "converted-scale": "#ee8877",
+    "pyramid": "#aa7700",
+    "pyramid-scale": "#ddbb66",
+    "own": "#555555",
+    "own-scale": "#aaaaaa",
 }
-MARKERS = {"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"}
+MARKERS = {
+    **{"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"},
+    **{"plain": "s", "plain-scale": "s", "pyramid": "D", "pyramid-scale": "D"},
+}
 FORMATS = ("png", "svg")
 FEW = 20  # tests of a run that are marked on its line
 LETTERS = 50  # that fit under an axis

@@ -29,12 +29,13 @@ from .config import TITLES, Settings, build, sections
 
 DIGITS, LOSS_DIGITS, TIME_DIGITS = 6, 5, 3  # significant digits of a number, of a loss and of an epoch's seconds
 COLUMNS = ("epoch", "train_loss", "seconds", "tested", "test_error")  # of a history
+VALIDATED = ("validated", "val_error")  # of a history with validation errors, besides
 ROUNDING = 1e-5  # relative: how far rounded numbers may differ that should be equal
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of a run: the training loss, the test error in percent where it was measured, and its seconds.
+    """One epoch of a run: the training loss, test and validation error in percent where measured, and its seconds.
 
     The loss of an RBM is the mean squared error of its reconstructions. The softmax on pixels has one entry, with the
     cross-entropy on its held-out digits.
@@ -44,6 +45,7 @@ class Epoch:
     train_loss: float
     test_error: float | None
     seconds: float
+    val_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Record:
         runs_together: how many runs shared the device meanwhile.
         point, x, label: which point of the experiment, its position on the axis, and its label.
         series: what else was measured, by name.
+        cost: of the network, by name: operations, memory, time.
     """
 
     experiment: str
@@ -90,6 +93,7 @@ class Record:
     x: float | None = None
     label: str = ""
     series: dict[str, Series] = field(default_factory=dict)
+    cost: dict[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -147,20 +151,25 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def to_columns(history: Sequence[Epoch]) -> dict[str, list[Any]]:
-    """A history as columns of rounded numbers: three of all epochs, two of those that were tested.
+    """A history as columns of rounded numbers: three of all epochs, two of those that were tested or validated.
 
     Example:
         >>> to_columns([Epoch(1, 2.302585, None, 0.1234567), Epoch(2, 1.5, 12.5, 0.1)])
         {'epoch': [1, 2], 'train_loss': [2.3026, 1.5], 'seconds': [0.123, 0.1], 'tested': [2], 'test_error': [12.5]}
     """
     tested = [entry for entry in history if entry.test_error is not None]
-    return {
+    validated = [entry for entry in history if entry.val_error is not None]
+    columns = {
         "epoch": [entry.epoch for entry in history],
         "train_loss": [_significant(entry.train_loss, LOSS_DIGITS) for entry in history],
         "seconds": [_significant(entry.seconds, TIME_DIGITS) for entry in history],
         "tested": [entry.epoch for entry in tested],
         "test_error": [_significant(entry.test_error, DIGITS) for entry in tested],
     }
+    if validated:
+        columns["validated"] = [entry.epoch for entry in validated]
+        columns["val_error"] = [_significant(entry.val_error, DIGITS) for entry in validated]
+    return columns
 
 
 def from_columns(columns: Any) -> list[Epoch]:
@@ -171,14 +180,19 @@ def from_columns(columns: Any) -> list[Epoch]:
     """
     entries = columns
     if isinstance(columns, Mapping):
-        if set(columns) != set(COLUMNS) or not all(isinstance(column, list) for column in columns.values()):
+        named = set(columns) - set(VALIDATED) if set(VALIDATED) <= set(columns) else set(columns)
+        if named != set(COLUMNS) or not all(isinstance(column, list) for column in columns.values()):
             raise ValueError(f"`history` must have the columns {', '.join(COLUMNS)}")
-        epoch, loss, seconds, tested, error = (columns[name] for name in COLUMNS)
-        if not (len(epoch) == len(loss) == len(seconds) and len(tested) == len(error) and set(tested) <= set(epoch)):
+        epoch, loss, seconds = (columns[name] for name in COLUMNS[:3])
+        measured = [(columns.get(at, []), columns.get(name, [])) for at, name in (COLUMNS[3:], VALIDATED)]
+        whole = all(len(at) == len(errors) and set(at) <= set(epoch) for at, errors in measured)
+        if not (len(epoch) == len(loss) == len(seconds) and whole):
             raise ValueError("`history` must have a value for each epoch, and an error for each that was tested")
-        errors = dict(zip(tested, error, strict=True))
-        rows = zip(epoch, loss, seconds, strict=True)
-        entries = [{"epoch": n, "train_loss": a, "test_error": errors.get(n), "seconds": b} for n, a, b in rows]
+        tested, validated = (dict(zip(at, errors, strict=True)) for at, errors in measured)
+        entries = [
+            {"epoch": n, "train_loss": a, "test_error": tested.get(n), "seconds": b, "val_error": validated.get(n)}
+            for n, a, b in zip(epoch, loss, seconds, strict=True)
+        ]
     if not isinstance(entries, list):
         raise ValueError(f"`history` must be columns, got {type(entries).__name__}")
     history = [build(Epoch, entry, "the history") for entry in entries]

@@ -202,6 +202,19 @@ def _finish(run: Run, folder: Path, trained: Record, weights: Checkpoint, store:
     write_record(folder, record)
 
 
+def make_progress(console: Console) -> Progress:
+    """Bars with a field `figures` and the time left; nothing without a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
 class ProgressDisplay:
     """A `Watcher` that shows a line for the item, and one per run: epoch, loss, error, rate, time left.
 
@@ -209,15 +222,7 @@ class ProgressDisplay:
     """
 
     def __init__(self, console: Console) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self.progress = make_progress(console)
         self.item = self.progress.add_task("", total=None, figures="", visible=False)
         self.tasks: dict[str, TaskID] = {}
         self.errors: dict[str, str] = {}  # of the last test

@@ -24,6 +24,7 @@ class Shape:
         size: side of the images.
         hidden: units of the fully connected layer.
         classes: outputs.
+        channels: of the images.
     """
 
     maps: tuple[int, int] = (36, 64)
@@ -31,6 +32,7 @@ class Shape:
     size: int = 28
     hidden: int = 150
     classes: int = 10
+    channels: int = 1
 
 
 PAPER = Shape()
@@ -67,7 +69,7 @@ def make_stages(conv: Convolution, shape: Shape, second: Convolution | None = No
     """The two convolutional stages; `second` makes the convolution of the second, if not `conv`."""
     return nn.Sequential(
         OrderedDict(
-            conv1=conv(1, shape.maps[0], shape.kernel),
+            conv1=conv(shape.channels, shape.maps[0], shape.kernel),
             relu1=nn.ReLU(),
             pool1=nn.MaxPool2d(2, 2, ceil_mode=True),
             conv2=(second or conv)(shape.maps[0], shape.maps[1], 5),

@@ -1,0 +1,315 @@
+"""Images of a folder as tensors, batch by batch.
+
+`load_folder` says how images are brought to one size, or that they keep their own; an `ImageSet` decodes the images of
+one part; `Order` says which images make up which batch. The order depends on the seed and the epoch alone, and a batch
+holds images of one size. Small sets are decoded once and kept in memory; large ones are decoded by worker processes,
+whose number changes nothing but the time.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from .folders import (
+    FORMATS,
+    ORIENTATION,
+    SIDEWAYS,
+    THREADS,
+    ImageFile,
+    ImageFolder,
+    Size,
+    import_pillow,
+    quiet_pillow,
+    read_folder,
+)
+from .scales import raw_stream
+
+FITS = ("crop", "letterbox")
+KEPT_BYTES = 2**28  # of a set that is kept in memory
+SAMPLED = 1000  # training images that mean and standard deviation are taken of
+LEAST_STD = 1 / 255
+PURPOSE = 4  # of the random stream
+
+
+class ImageSet(Dataset[Tensor | str]):
+    """The images of one part, decoded when they are asked for: (C, H, W) uint8.
+
+    Args:
+        root: the folder.
+        files: of the part.
+        channels: 1 or 3.
+        size: (height, width) of all images; None leaves each its own.
+        fit: `crop` or `letterbox`.
+    """
+
+    def __init__(self, root: Path, files: Sequence[ImageFile], channels: int, size: Size | None, fit: str) -> None:
+        self.root, self.files, self.channels, self.size, self.fit = root, files, channels, size, fit
+        self.labels = torch.tensor([file.label for file in files], dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def sizes(self) -> list[Size]:
+        """Of the tensors."""
+        return [self.size or file.size for file in self.files]
+
+    def __getitem__(self, index: int) -> Tensor | str:
+        """An image, or why it cannot be read: an exception would come out of a worker with its whole traceback."""
+        path = self.root / self.files[index].name
+        try:
+            return decode(path, self.channels, self.size, self.fit)
+        except Exception as error:
+            return f"cannot read {path}, which could be read before ({error})"
+
+    @cached_property
+    def kept(self) -> Tensor | None:
+        """All images (N, C, H, W), if they are few enough to be kept."""
+        if len(set(self.sizes)) != 1 or self.channels * len(self) * np.prod(self.sizes[0]) > KEPT_BYTES:
+            return None
+        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+            return _stacked(list(pool.map(self.__getitem__, range(len(self)))))
+
+    def batches(self, batches: Iterable[Sequence[int]], workers: int = 0) -> Iterator[Tensor]:
+        """The images of each batch, (N, C, H, W) uint8, decoded ahead by so many worker processes.
+
+        Raises:
+            OSError: an image cannot be read any more.
+        """
+        if self.kept is not None:
+            for indices in batches:
+                yield self.kept[torch.as_tensor(indices)]
+            return
+        loader: DataLoader[Any] = DataLoader(
+            self,
+            batch_sampler=batches,  # type: ignore[arg-type]  # any iterable will do
+            num_workers=workers,
+            collate_fn=list,
+            worker_init_fn=_ignore_interrupts if workers else None,
+            persistent_workers=False,
+        )
+        for images in loader:
+            yield _stacked(images)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which images make up which batch.
+
+    Images of one size go together, divided evenly: 129 images in batches of at most 128 are 65 and 64.
+
+    Attributes:
+        sizes: (height, width) of every image.
+        batch: most images in a batch.
+        seed: of the order.
+
+    Example:
+        >>> Order([(8, 8), (8, 8), (9, 9), (8, 8)], batch=2, seed=0).epoch(1)
+        [[2], [1], [3, 0]]
+    """
+
+    sizes: Sequence[Size]
+    batch: int
+    seed: int
+
+    @cached_property
+    def _groups(self) -> list[NDArray[np.int64]]:
+        groups: dict[Size, list[int]] = {}
+        for index, size in enumerate(self.sizes):
+            groups.setdefault(size, []).append(index)
+        return [np.array(group) for group in groups.values()]
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch."""
+        return sum(-(-len(group) // self.batch) for group in self._groups)
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """The batches of an epoch, counted from 1; 0 is the order of the folder."""
+        rank = np.arange(len(self.sizes))
+        if number:
+            rank = np.argsort(raw_stream(len(self.sizes), self.seed, PURPOSE, number), kind="stable")
+        batches = []
+        for group in self._groups:
+            shuffled = group[np.argsort(rank[group], kind="stable")]
+            batches += [part.tolist() for part in np.array_split(shuffled, -(-len(group) // self.batch))]
+        if number and len(self._groups) > 1:
+            mixed = np.argsort(raw_stream(len(batches), self.seed, PURPOSE, number, 1), kind="stable")
+            batches = [batches[index] for index in mixed]
+        return batches
+
+    def remaining(self, epochs: int, done: int) -> Iterator[list[int]]:
+        """The batches of all epochs in turn, without the first `done` of them."""
+        for number in range(done // self.steps + 1, epochs + 1):
+            yield from self.epoch(number)[done % self.steps if number == done // self.steps + 1 else 0 :]
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A folder, and how its images become tensors.
+
+    Attributes:
+        folder: what was found.
+        channels: 1 where no image has colour, else 3.
+        size: (height, width) of all tensors; None where images keep their own.
+        fit: how an image of another size is brought to it.
+    """
+
+    folder: ImageFolder
+    channels: int
+    size: Size | None
+    fit: str = "crop"
+
+    @cached_property
+    def train(self) -> ImageSet:
+        return self._set(self.folder.train)
+
+    @cached_property
+    def val(self) -> ImageSet:
+        return self._set(self.folder.val)
+
+    @cached_property
+    def test(self) -> ImageSet:
+        return self._set(self.folder.test)
+
+    def _set(self, files: Sequence[ImageFile]) -> ImageSet:
+        return ImageSet(self.folder.root, files, self.channels, self.size, self.fit)
+
+    @cached_property
+    def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each channel in [0, 1], over up to 1,000 training images."""
+        step = -(-len(self.train) // SAMPLED)
+        total, squares, count = torch.zeros(self.channels), torch.zeros(self.channels), 0
+        for image in self.train.batches([[index] for index in range(0, len(self.train), step)]):
+            pixels = image.double().div(255).flatten(2)[0]  # (C, H·W)
+            total, squares = total + pixels.sum(1), squares + pixels.square().sum(1)
+            count += pixels.shape[1]
+        mean = total / count
+        std = (squares / count - mean.square()).clamp(min=0).sqrt().clamp(min=LEAST_STD)
+        return tuple(round(value, 6) for value in mean.tolist()), tuple(round(value, 6) for value in std.tolist())
+
+    def config(self) -> dict[str, Any]:
+        """All that a result depends on, and no path."""
+        return {
+            "fingerprint": self.folder.fingerprint(),
+            "images": {part: len(getattr(self.folder, part)) for part in ("train", "val", "test")},
+            "classes": list(self.folder.classes),
+            "channels": self.channels,
+            "size": list(self.size) if self.size else None,
+            "fit": self.fit,
+        }
+
+
+def load_folder(
+    root: str | os.PathLike[str] | ImageFolder,
+    *,
+    resize: int | Size | None = None,
+    native: bool = False,
+    fit: str = "crop",
+    channels: int | None = None,
+    val: float = 0.1,
+    test: float = 0.1,
+    seed: int = 0,
+) -> ImageData:
+    """Find the images of a folder and settle their size.
+
+    Args:
+        root: the folder, or what `read_folder` found in it.
+        resize: (height, width), or one number for both, of all tensors. None takes images of one size as they are.
+        native: every image keeps its own size; batches hold images of one size.
+        fit: `crop` brings the shorter side to the size and crops the middle; `letterbox` brings the longer side to the
+            size and repeats the edge beyond the image.
+        channels: 1 or 3; None takes 1 where no image has colour.
+        val, test, seed: of the division into parts, as for `read_folder`.
+
+    Raises:
+        OSError, ValueError: as `read_folder`; or images differ in size, and neither `resize` nor `native` is given.
+    """
+    if fit not in FITS:
+        raise ValueError(f"`fit` must be one of {', '.join(FITS)}, got {fit!r}")
+    if channels not in (None, 1, 3):
+        raise ValueError(f"`channels` must be 1 or 3, got {channels}")
+    if native and resize is not None:
+        raise ValueError(f"`resize` (={resize}) must not be given where images keep their size (`native`)")
+    size = (resize, resize) if isinstance(resize, int) else resize
+    if size is not None and (min(size) < 1 or max(size) > 4096):
+        raise ValueError(f"`resize` must be 1 to 4096 pixels a side, got {resize}")
+    folder = root if isinstance(root, ImageFolder) else read_folder(root, val=val, test=test, seed=seed)
+    sizes = {image.size for image in folder.images}
+    if size is None and len(sizes) == 1:
+        size = next(iter(sizes))
+    if size is None and not native:
+        least, most = (end(sizes, key=lambda size: size[0] * size[1]) for end in (min, max))
+        raise ValueError(
+            f"`resize` must be given, or `native`, where images differ in size, got {least[0]}×{least[1]} to "
+            f"{most[0]}×{most[1]} (height × width) in {folder.root}"
+        )
+    grey = all(image.grey for image in folder.images)
+    return ImageData(folder, channels or (1 if grey else 3), size, fit)
+
+
+def decode(path: Path, channels: int, size: Size | None = None, fit: str = "crop") -> Tensor:
+    """An image as a tensor: (C, H, W) uint8.
+
+    EXIF rotation is applied. Transparent pixels are laid over white. 16 bits are rounded to 8. CMYK becomes RGB, and
+    grey and colour become what `channels` says.
+    """
+    pillow = import_pillow()
+    from PIL import ImageOps
+
+    with quiet_pillow(), pillow.open(path, formats=FORMATS) as image:
+        if size:
+            wanted = size[::-1] if image.getexif().get(ORIENTATION) not in SIDEWAYS else size  # (width, height)
+            largest = max(wanted[0] / image.width, wanted[1] / image.height)
+            # A JPEG is decoded at no more than it takes: to at least twice the size, from which it is averaged.
+            image.draft(None, (round(2 * largest * image.width), round(2 * largest * image.height)))
+        upright = _in_mode(ImageOps.exif_transpose(image), channels)
+        pixels = np.asarray(_fitted(upright, size, fit) if size else upright)
+    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels).copy()).permute(2, 0, 1).contiguous()
+
+
+def _in_mode(image: Any, channels: int) -> Any:
+    pillow = import_pillow()
+    if image.mode.startswith("I"):
+        image = pillow.fromarray((np.asarray(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def _fitted(image: Any, size: Size, fit: str) -> Any:
+    height, width = size
+    choose: Callable[[float, float], float] = max if fit == "crop" else min
+    factor = choose(width / image.width, height / image.height)
+    scaled = max(1, round(factor * image.width)), max(1, round(factor * image.height))
+    if scaled != image.size:
+        image = image.resize(scaled, import_pillow().Resampling.BILINEAR)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    if fit == "crop":
+        return image.crop((left, top, left + width, top + height))
+    margins = [(-top, height - image.height + top), (-left, width - image.width + left)]
+    pixels = np.asarray(image)
+    return np.pad(pixels, margins + [(0, 0)] * (pixels.ndim - 2), mode="edge")
+
+
+def _stacked(images: Sequence[Tensor | str]) -> Tensor:
+    for image in images:
+        if isinstance(image, str):
+            raise OSError(image)
+    return torch.stack([image for image in images if isinstance(image, Tensor)])
+
+
+def _ignore_interrupts(_: int) -> None:
+    """Ctrl-C is for the process that trains, which ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

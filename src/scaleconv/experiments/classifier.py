@@ -1,0 +1,187 @@
+"""Networks that classify the images of a folder: which one, plain, converted or wrapped; and how one is loaded again.
+
+A `Classifier` takes images in [0, 1] and subtracts the mean of its training images itself, so that a network that is
+loaded from its file needs nothing else.
+"""
+
+import fnmatch
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import nn as layers
+from ..data.folders import Size
+from ..models.convnet import ConvNet, Shape
+from ..models.resnet import make_resnet18
+from ..nn import convert
+from ..ops.signature import DEFAULT_SCALES, check_scales
+from .checkpoint import check_shapes, load_checkpoint
+from .config import build
+
+VARIANTS = ("plain", "converted", "pyramid")
+SMALL = 64  # pixels of a side up to which ResNet-18 gets the small first layer
+FACTORY_CHANNELS = 3  # that a network of someone else expects
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A network, by name.
+
+    Attributes:
+        name: `convnet`, `resnet18`, or `package.module:factory`, which is called with `num_classes=`.
+        variant: `plain`; `converted`, with scale-invariant convolutions; or `pyramid`, the plain network at every
+            scale of the image, its outputs pooled (`ScaleInvariant`).
+        scales: of `converted` and `pyramid`.
+        layers: patterns such as `stages.*`; `converted` swaps the layers whose names match one of them. Empty: all
+            whose kernel is larger than 1×1.
+
+    Example:
+        >>> network = NetworkSpec("convnet", "converted").make(channels=3, size=(32, 32), classes=5)
+        >>> network(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 5])
+    """
+
+    name: str = "resnet18"
+    variant: str = "plain"
+    scales: tuple[float, ...] = DEFAULT_SCALES
+    layers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name not in ("convnet", "resnet18") and ":" not in self.name:
+            raise ValueError(f"`model` must be convnet, resnet18 or package.module:factory, got {self.name!r}")
+        if self.variant not in VARIANTS:
+            raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {self.variant!r}")
+        check_scales(self.scales)
+
+    @property
+    def channels(self) -> int | None:
+        """Of the images it must be given; None for any number."""
+        return FACTORY_CHANNELS if ":" in self.name else None
+
+    def make(self, channels: int, size: Size | None, classes: int) -> nn.Module:
+        """The network with new weights, for images of so many channels and this (height, width), None for any.
+
+        Raises:
+            ValueError: the network does not take such images, or there is no such network.
+        """
+        network = self._plain(channels, size, classes)
+        if self.variant == "converted":
+            return convert(network, scales=self.scales, where=self._chosen)
+        if self.variant == "pyramid":
+            return pyramid_class()(network, scales=self.scales, size="input")
+        return network
+
+    def _plain(self, channels: int, size: Size | None, classes: int) -> nn.Module:
+        if self.name == "convnet":
+            if size is None or size[0] != size[1]:
+                got = "images of their own sizes" if size is None else f"{size[0]}×{size[1]}"
+                raise ValueError(f"`model` convnet must have square images of one size (--resize), got {got}")
+            return ConvNet(shape=Shape(size=size[0], classes=classes, channels=channels))
+        if self.name == "resnet18":
+            return make_resnet18(channels, classes, small=size is not None and max(size) <= SMALL)
+        network = _factory(self.name)(num_classes=classes)
+        if not isinstance(network, nn.Module):
+            raise ValueError(f"`model` {self.name} must return a torch.nn.Module, got {type(network).__name__}")
+        return network
+
+    def _chosen(self, name: str, conv: nn.Conv2d) -> bool:
+        if not self.layers:
+            return max(conv.kernel_size) > 1
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.layers)
+
+
+def has_pyramid() -> bool:
+    return hasattr(layers, "ScaleInvariant")
+
+
+def pyramid_class() -> Callable[..., nn.Module]:
+    """`ScaleInvariant`, where this version has it."""
+    if not has_pyramid():
+        raise ValueError("`variant` pyramid must be left out: this version has no ScaleInvariant")
+    found: Callable[..., nn.Module] = layers.ScaleInvariant  # type: ignore[attr-defined]
+    return found
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"`model` must be package.module:factory that can be imported, got {name} ({error})") from None
+    return found
+
+
+class Classifier(nn.Module):
+    """A network that takes images as they are: (N, C, H, W) in [0, 1] to one number for each class.
+
+    Args:
+        network: takes images whose mean is 0.
+        mean, std: of each channel over the training images.
+        classes: names.
+    """
+
+    def __init__(
+        self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], classes: tuple[str, ...]
+    ) -> None:
+        super().__init__()
+        self.network, self.classes = network, classes
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean).reshape(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).reshape(1, -1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network((images - self.mean) / self.std)
+        return logits
+
+
+def make_classifier(
+    model: NetworkSpec | nn.Module, data: dict[str, Any], moments: tuple[tuple[float, ...], tuple[float, ...]]
+) -> Classifier:
+    """A network for a folder, of whose `ImageData.config()` it takes channels, size and classes."""
+    classes = tuple(data["classes"])
+    if isinstance(model, NetworkSpec):
+        model = model.make(data["channels"], tuple(data["size"]) if data["size"] else None, len(classes))
+    mean, std = moments
+    return Classifier(model, mean, std, classes)
+
+
+def describe(model: NetworkSpec | nn.Module) -> dict[str, Any]:
+    """What a record says of the network."""
+    if isinstance(model, NetworkSpec):
+        return {**asdict(model), "scales": list(model.scales), "layers": list(model.layers)}
+    return {"name": type(model).__name__}
+
+
+def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> Classifier:
+    """Load a network that `fit` or `scaleconv train` has trained, ready to classify.
+
+    Args:
+        path: its file of weights.
+        model: the network, if it was given to `fit` as a Module and not by name; its weights are replaced.
+
+    Returns:
+        The classifier, in evaluation mode: takes (N, C, H, W) in [0, 1]; `classes` are the names of its outputs.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, or does not fit the network.
+    """
+    file = Path(path)
+    found = load_checkpoint(file)
+    described, data = found.run.get("network"), found.run.get("data")
+    if not (isinstance(described, dict) and isinstance(data, dict) and "classes" in data):
+        raise ValueError(f"`path` must be weights that scaleconv train --data has written, got {file}")
+    if model is None and "variant" not in described:
+        raise ValueError(f"`model` must be given for the weights of a network of your own ({described.get('name')})")
+    spec = model if model is not None else build(NetworkSpec, described, f"the network of {file}")
+    mean, std = (tuple(found.tensors[name].flatten().tolist()) for name in ("mean", "std"))
+    classifier = make_classifier(spec, data, (mean, std))
+    check_shapes(file, found.tensors, classifier.state_dict())
+    classifier.load_state_dict(found.tensors)
+    return classifier.eval()

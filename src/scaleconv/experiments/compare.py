@@ -1,0 +1,187 @@
+"""Which network to take for a folder of images: trains several under one budget; `page` says what came out.
+
+A method is a variant of the network, with or without rescaled training images. All share the images, the recipe, the
+number of epochs and the seeds. A finished run is not repeated, and an interrupted one goes on.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..data.loading import ImageData, load_folder
+from ..ops.signature import DEFAULT_SCALES
+from ..table import terminal_width, wrapped
+from .classifier import VARIANTS, NetworkSpec, has_pyramid, pyramid_class
+from .fit import finished_record, fit
+from .items import check_name
+from .page import (
+    TITLES,
+    accuracy_tables,
+    cost_table,
+    difference_table,
+    mean_accuracy,
+    recipe,
+    title,
+    verdict,
+    write_page,
+)
+from .records import Record
+from .sgd import choose_device
+from .training import FitSettings
+
+COMPARED = ("plain", "plain-scale", "converted", "converted-scale", "pyramid")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A network and how it is trained, but for the seed."""
+
+    spec: NetworkSpec
+    settings: FitSettings
+
+
+def make_methods(spec: NetworkSpec, settings: FitSettings, names: Iterable[str]) -> list[Method]:
+    """The methods of these names in `TITLES`; a variant without a suffix is trained as the settings say.
+
+    Raises:
+        ValueError: a name is not known.
+    """
+    methods = []
+    for name in names:
+        variant, _, suffix = name.partition("-")
+        if name not in TITLES:
+            raise ValueError(f"`variant` must be some of {', '.join(VARIANTS)}, got {name!r}")
+        if variant == "pyramid":
+            pyramid_class()  # which this version may lack
+        augment = (*settings.augment, "scale") if suffix and "scale" not in settings.augment else settings.augment
+        methods.append(Method(replace(spec, variant=variant), replace(settings, augment=augment)))
+    return methods
+
+
+def compared_names(settings: FitSettings) -> list[str]:
+    """The methods that `compare` trains.
+
+    Raises:
+        ValueError: all are asked to be trained on rescaled images, which is what is compared.
+    """
+    if "scale" in settings.augment:
+        raise ValueError("`augment` must not hold scale, got scale: with and without it is what is compared")
+    return [name for name in COMPARED if name != "pyramid" or has_pyramid()]
+
+
+def run_methods(
+    methods: Sequence[Method],
+    data: ImageData,
+    folder: Path,
+    seeds: Sequence[int],
+    *,
+    device: str = "auto",
+    workers: int = 0,
+    tensorboard: bool = False,
+) -> Iterator[Record]:
+    """Train every method with every seed, unless it was, and give its record.
+
+    All methods are trained with the first seed, then with the second: stopped early, they can be compared.
+    """
+    for seed in seeds:
+        for method in methods:
+            settings = replace(method.settings, seed=seed)
+            if (record := finished_record(method.spec, data, settings, folder)) is None:
+                options = {"device": device, "workers": workers, "tensorboard": tensorboard}
+                record = fit(method.spec, data, settings, folder, **options).record  # type: ignore[arg-type]
+            yield record
+
+
+@dataclass(frozen=True)
+class FolderRequest:
+    """What the command line asks for, as it was typed: lists are names or numbers separated by commas."""
+
+    data: Path
+    model: str
+    scales: str | None
+    layers: str | None
+    resize: int | None
+    native: bool
+    letterbox: bool
+    split: str
+    augment: str | None
+    optimizer: str
+    batch: int
+    lr: float | None
+    amp: bool
+    average: float
+    workers: int
+    tensorboard: bool
+    epochs: int | None
+    name: str
+    results: Path
+    device: str
+
+    def spec(self) -> NetworkSpec:
+        scales = DEFAULT_SCALES if self.scales is None else _numbers("scales", self.scales)
+        return NetworkSpec(self.model, scales=scales, layers=_parts(self.layers))
+
+    def settings(self) -> FitSettings:
+        return FitSettings(
+            epochs=FitSettings().epochs if self.epochs is None else self.epochs,
+            batch=self.batch,
+            optimizer=self.optimizer,
+            lr=self.lr,
+            average=self.average,
+            augment=_parts(self.augment),
+            amp=self.amp,
+        )
+
+    def load(self, spec: NetworkSpec) -> ImageData:
+        if len(shares := _numbers("split", self.split)) != 2:
+            raise ValueError(f"`split` must be two shares, to validate and to test on, got {self.split!r}")
+        return load_folder(
+            self.data,
+            resize=self.resize,
+            native=self.native,
+            fit="letterbox" if self.letterbox else "crop",
+            channels=spec.channels,
+            val=shares[0],
+            test=shares[1],
+        )
+
+
+def run_folder(request: FolderRequest, variants: Sequence[str] | None, seeds: Sequence[int]) -> Iterator[str]:
+    """Do what was asked for, and tell it line by line; `variants` None takes all that are compared.
+
+    Everything that was typed is checked before the first image is read.
+    """
+    spec, settings = request.spec(), request.settings()
+    folder = request.results / check_name(request.name)
+    names = compared_names(settings) if variants is None else variants
+    methods = make_methods(spec, settings, names)
+    device = choose_device(request.device)
+    data = request.load(spec)
+    yield data.folder.summary()
+    if variants is None and "pyramid" not in names:
+        yield "pyramid is left out: this version has no ScaleInvariant"
+    started, records = time.perf_counter(), []
+    for record in run_methods(
+        methods, data, folder, seeds, device=device, workers=request.workers, tensorboard=request.tensorboard
+    ):
+        records.append(record)
+        yield f"{title(record.model)}, seed {record.seed}: {mean_accuracy(record):.1f} % over all scales"
+    written, width = write_page(records, data, folder), terminal_width()
+    for table in (*accuracy_tables(records), difference_table(records), cost_table(records)):
+        if table:
+            yield f"\n{table.text(width)}"
+    yield f"\n{wrapped(verdict(records).replace('**', ''), width)}"
+    yield f"\n{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, written))}"
+    yield from (recipe(record, folder) for record in records)
+
+
+def _parts(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"`{option}` must be numbers separated by commas, got {text!r}") from None

@@ -1,0 +1,360 @@
+"""Trains a classifier on a folder of images: `fit(model, data)`.
+
+A run can be stopped at any step and goes on bit for bit: which images make up a batch, how they are augmented and what
+a network draws at random depend on the seed and the step alone, and the rest of its state is in its checkpoint.
+"""
+
+import csv
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from types import FrameType
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from ..data.loading import ImageData, Order, load_folder
+from ..models.images import check_count
+from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
+from .classifier import Classifier, NetworkSpec, describe, load, make_classifier
+from .evaluate import TEST_SCALES, accuracies, error_percent, measure_cost, score
+from .records import (
+    Epoch,
+    Record,
+    describe_environment,
+    read_record,
+    record_name,
+    remove_leftovers,
+    write_record,
+    writing,
+)
+from .run import make_folder, make_progress
+from .sgd import choose_device
+from .training import FitSettings, Training, cloned
+
+SECONDS_BETWEEN = 30.0  # checkpoints
+OWN = "own"  # the method of a network that is given as a Module
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained network.
+
+    Attributes:
+        network: takes images in [0, 1]; in evaluation mode.
+        record: accuracy at every scale (`series`), cost, settings, environment and history.
+        weights: their file, for `scaleconv.experiments.load`; None where no folder was given.
+    """
+
+    network: Classifier
+    record: Record
+    weights: Path | None
+
+
+def method_name(model: NetworkSpec | nn.Module, settings: FitSettings) -> str:
+    """What a run is called in its folder: its variant, and whether training images were rescaled."""
+    variant = model.variant if isinstance(model, NetworkSpec) else OWN
+    return f"{variant}-scale" if "scale" in settings.augment else variant
+
+
+def identity(model: NetworkSpec | nn.Module, data: ImageData, settings: FitSettings) -> dict[str, Any]:
+    """All that the weights of a run depend on."""
+    return {"network": describe(model), "data": data.config(), "settings": settings.as_dict()}
+
+
+def fit(
+    model: NetworkSpec | nn.Module,
+    data: ImageData | str | os.PathLike[str],
+    settings: FitSettings | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    device: str = "auto",
+    workers: int = 0,
+    tensorboard: bool = False,
+    quiet: bool = False,
+) -> Fitted:
+    """Train a network on a folder of images and test it at every scale.
+
+    Args:
+        model: by name, or a Module that takes (N, C, H, W) of mean 0 to one number for each class. A Module is trained
+            itself, from the weights it has.
+        data: of `load_folder`, or a folder whose images are all of one size.
+        settings: how to train; the defaults if None.
+        folder: for the record, the weights, the log and the checkpoint. A run that is finished there is not repeated,
+            one that was interrupted goes on. None keeps nothing.
+        device: `cpu`, `cuda`, …; `auto` takes a GPU if there is one.
+        workers: processes that decode images where they are too many to be kept in memory. Changes the time only.
+        tensorboard: whether to log for TensorBoard too, in `folder`/tensorboard.
+        quiet: without a progress bar; there is none without a terminal either.
+
+    Raises:
+        ValueError: an argument breaks its rule, the loss became infinite, or the folder holds the same run with other
+            settings or images.
+        OSError: an image, the record or the checkpoint cannot be read or written.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the checkpoint was written.
+
+    Example:
+        >>> from scaleconv.data import load_folder
+        >>> fitted = fit(NetworkSpec("resnet18", "converted"), load_folder("photos", resize=64))  # doctest: +SKIP
+        >>> fitted.record.series["accuracy by scale"].y  # doctest: +SKIP
+    """
+    settings = settings or FitSettings()
+    data = data if isinstance(data, ImageData) else load_folder(data)
+    run = _Run(model, data, settings, None if folder is None else Path(folder))
+    check_count("workers", workers, least=0)
+    if found := run.finished():
+        return found
+    device = choose_device(device)
+    on_gpu = torch.device(device).type == "cuda"
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
+        torch.cuda.reset_peak_memory_stats(device)
+    training = Training(run.network(), settings, steps=run.order.steps * settings.epochs, device=device)
+    checkpoint = run.resume(training)
+    history = _train(run, training, list(checkpoint.history) if checkpoint else [], workers, tensorboard, quiet)
+    tested = training.tested.eval()
+    correct = score(tested, data.test, device, TEST_SCALES, amp=settings.amp, workers=workers)
+    error = error_percent(correct[TEST_SCALES.index(1.0)])
+    history[-1] = replace(history[-1], test_error=error)
+    shown = min(settings.batch, len(data.test))
+    batch = next(data.test.batches([Order(data.test.sizes, shown, 0).epoch(0)[0]])).to(device).float() / 255
+    cost = measure_cost(tested, batch, torch.zeros(len(batch), dtype=torch.long, device=device))
+    if on_gpu:
+        cost["peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
+    record = Record(
+        experiment="" if run.folder is None else run.folder.name,
+        model=run.method,
+        fold=0,
+        seed=settings.seed,
+        test_error=error,
+        config=run.identity,
+        environment=describe_environment(device),
+        history=history,
+        parameters=sum(parameter.numel() for parameter in tested.parameters()),
+        seconds=sum(entry.seconds for entry in history),
+        seconds_per_epoch=median(entry.seconds for entry in history),
+        runs_together=1,
+        series=accuracies(correct, data.test),
+        cost=cost,
+    )
+    if run.folder is not None:
+        write_checkpoint(run.weights, Checkpoint(run.identity, history, cloned(tested.state_dict())))
+        write_record(run.folder, record)
+        run.checkpoint.unlink(missing_ok=True)
+    return Fitted(tested, record, None if run.folder is None else run.weights)
+
+
+@dataclass
+class _Run:
+    """One run: what it is, and where its files lie."""
+
+    model: NetworkSpec | nn.Module
+    data: ImageData
+    settings: FitSettings
+    folder: Path | None
+    identity: dict[str, Any] = field(init=False)
+    method: str = field(init=False)
+    order: Order = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.identity = identity(self.model, self.data, self.settings)
+        self.method = method_name(self.model, self.settings)
+        self.order = Order(self.data.train.sizes, self.settings.batch, self.settings.seed)
+        if isinstance(self.model, NetworkSpec) and self.model.channels not in (None, self.data.channels):
+            raise ValueError(
+                f"`data` must have {self.model.channels} channels for {self.model.name}, got {self.data.channels}"
+            )
+        if self.folder is not None:
+            make_folder(self.folder)
+            for path in (self.record, self.weights, self.checkpoint, self.log):
+                remove_leftovers(path)
+
+    @property
+    def title(self) -> str:
+        return f"{self.method}, seed {self.settings.seed}"
+
+    def _file(self, folder: str, suffix: str) -> Path:
+        name = record_name(self.method, "", 0, self.settings.seed)
+        return (self.folder or Path()) / folder / Path(name).with_suffix(suffix)
+
+    @property
+    def record(self) -> Path:
+        return self._file("", ".json")
+
+    @property
+    def weights(self) -> Path:
+        return self._file("weights", ".safetensors")
+
+    @property
+    def checkpoint(self) -> Path:
+        return self._file("checkpoints", ".safetensors")
+
+    @property
+    def log(self) -> Path:
+        return self._file("logs", ".csv")
+
+    def network(self) -> Classifier:
+        torch.manual_seed(self.settings.seed)
+        return make_classifier(self.model, self.identity["data"], self.data.moments)
+
+    def finished(self) -> Fitted | None:
+        """The run as it was finished earlier, if record and weights are there."""
+        record = finished_record(self.model, self.data, self.settings, self.folder)
+        if record is None or not self.weights.exists():
+            return None
+        model = None if isinstance(self.model, NetworkSpec) else self.model
+        return Fitted(load(self.weights, model), record, self.weights)
+
+    def resume(self, training: Training) -> Checkpoint | None:
+        if self.folder is None or not self.checkpoint.exists():
+            return None
+        found = read_checkpoint(self.checkpoint, self.identity)
+        training.load_state(self.checkpoint, found.tensors)
+        return found
+
+
+def finished_record(
+    model: NetworkSpec | nn.Module, data: ImageData, settings: FitSettings, folder: Path | None
+) -> Record | None:
+    """The record of this very run, if it was finished earlier.
+
+    Raises:
+        ValueError: the folder has one of the same name that was made with other settings or images.
+    """
+    path = None if folder is None else folder / record_name(method_name(model, settings), "", 0, settings.seed)
+    if path is None or not path.exists():
+        return None
+    record, wanted = read_record(path), identity(model, data, settings)
+    if record.config != wanted:
+        raise ValueError(
+            f"{path} was made with other settings ({difference(record.config, wanted)}): "
+            "give these results another --name, or delete the old ones"
+        )
+    return record
+
+
+def _train(
+    run: _Run, training: Training, history: list[Epoch], workers: int, tensorboard: bool, quiet: bool
+) -> list[Epoch]:
+    """Train from where the run stands to its end."""
+    settings, data, steps = run.settings, run.data, run.order.steps
+    batches, known = run.order.remaining(settings.epochs, training.position), []
+
+    def noted() -> Iterator[list[int]]:  # the loader reads ahead of what is learned
+        for indices in batches:
+            known.append(indices)
+            yield indices
+
+    saved = time.perf_counter()
+    with _bar(run, training, quiet) as show, _signals() as received, _logs(run, tensorboard) as log:
+        begin = time.perf_counter()
+        for images in data.train.batches(noted(), workers):
+            indices = known.pop(0)
+            epoch = training.position // steps + 1
+            training.step(images, data.train.labels[indices], epoch, indices)
+            if training.position % steps == 0:
+                loss = training.loss.item() / len(data.train)
+                training.seconds += time.perf_counter() - begin
+                if not math.isfinite(loss):
+                    raise ValueError(f"{run.title} diverged: its loss is {loss} in epoch {epoch}; lower --lr")
+                val = None
+                if len(data.val):
+                    correct = score(training.tested, data.val, training.device, amp=settings.amp, workers=workers)
+                    val = error_percent(correct[0])
+                history.append(Epoch(epoch, loss, None, training.seconds, val))
+                log(history)
+                training.loss.zero_()
+                training.seconds, begin = 0.0, time.perf_counter()
+            show(history)
+            due = time.perf_counter() - saved >= SECONDS_BETWEEN or bool(received)
+            if due and run.folder is not None and training.position < training.steps:
+                training.seconds, begin = training.seconds + time.perf_counter() - begin, time.perf_counter()
+                write_checkpoint(run.checkpoint, Checkpoint(run.identity, history, training.state()))
+                saved = time.perf_counter()
+            if received:
+                raise KeyboardInterrupt
+    return history
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Notes Ctrl-C and SIGTERM instead of stopping in the middle of a step; a second one stops at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _bar(run: _Run, training: Training, quiet: bool) -> Iterator[Any]:
+    """A function that shows how far the run is: steps, loss, error, images in a second, time left."""
+    progress = make_progress(Console(stderr=True, quiet=quiet))
+    task = progress.add_task(run.title, total=training.steps, completed=training.position, figures="")
+    start, first = time.perf_counter(), training.position
+
+    def show(history: list[Epoch]) -> None:
+        if progress.disable:
+            return
+        passed = (training.position - first) / run.order.steps * len(run.data.train)
+        figures = f"{passed / (time.perf_counter() - start):,.0f} images/s"
+        if history:
+            last = history[-1]
+            val = "" if last.val_error is None else f"  validation error {last.val_error:.2f} %"
+            figures = f"epoch {last.epoch}/{run.settings.epochs}  loss {last.train_loss:.4f}{val}  {figures}"
+        progress.update(task, completed=training.position, figures=figures)
+
+    with progress:
+        yield show
+
+
+@contextmanager
+def _logs(run: _Run, tensorboard: bool) -> Iterator[Any]:
+    """A function that writes the history so far: as CSV, whole or not at all, and for TensorBoard if asked."""
+    if run.folder is None:
+        yield lambda history: None
+        return
+    board = _board(run) if tensorboard else None
+
+    def log(history: list[Epoch]) -> None:
+        with writing(run.log) as part, part.open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
+            rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)
+        if board is not None:
+            last = history[-1]
+            board.add_scalar("train_loss", last.train_loss, last.epoch)
+            if last.val_error is not None:
+                board.add_scalar("val_error", last.val_error, last.epoch)
+            board.flush()
+
+    closing: AbstractContextManager[Any] = nullcontext() if board is None else board
+    with closing:
+        yield log
+
+
+def _board(run: _Run) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
+    return SummaryWriter(str((run.folder or Path()) / "tensorboard" / run.record.stem))

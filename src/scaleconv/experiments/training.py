@@ -1,0 +1,206 @@
+"""A network in training on batches of images: its settings, a step, and the state that a checkpoint holds.
+
+What a step does depends on its images, the seed and the number of the step: no state of a random generator goes from
+one step to the next. It takes the gradient of the mean loss over its whole batch.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data.augment import check_augmentations, draw_placement, place
+from ..models.images import check_count, check_number
+from .checkpoint import check_shapes
+from .classifier import Classifier
+from .config import LARGEST_SEED
+
+OPTIMIZERS = {"adamw": 1e-3, "sgd": 0.05}  # with their learning rates
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How a network is trained.
+
+    Attributes:
+        epochs: passes over the training images.
+        batch: images in a step.
+        optimizer: `adamw` or `sgd` (with momentum 0.9).
+        lr: the largest learning rate; None takes 0.001 for AdamW and 0.05 for SGD. It rises linearly over `warmup` of
+            all steps and falls to 0 along a cosine.
+        weight_decay: of weights, not of biases and norms.
+        warmup: share of the steps.
+        smoothing: of the labels.
+        average: decay of the running mean of the weights that is tested and kept in the end; 0 for none. In the first
+            steps k it is at most (1 + k) / (10 + k), so that short runs are not held back by their beginning.
+        augment: some of `scale`, `flip`, `crop`.
+        amp: bfloat16 where autocast allows it.
+        seed: of weights, order and augmentation.
+    """
+
+    epochs: int = 20
+    batch: int = 64
+    optimizer: str = "adamw"
+    lr: float | None = None
+    weight_decay: float = 0.02
+    warmup: float = 0.05
+    smoothing: float = 0.1
+    average: float = 0.0
+    augment: tuple[str, ...] = ()
+    amp: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch"):
+            check_count(name, getattr(self, name))
+        check_count("seed", self.seed, least=0)
+        if self.seed > LARGEST_SEED:
+            raise ValueError(f"`seed` must be at most {LARGEST_SEED}, got {self.seed}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"`optimizer` must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+        if self.lr is not None and not check_number("lr", self.lr) > 0:
+            raise ValueError(f"`lr` must be above 0, got {self.lr}")
+        check_number("weight_decay", self.weight_decay)
+        for name in ("warmup", "smoothing", "average"):
+            check_number(name, getattr(self, name), below=1)
+        check_augmentations(self.augment)
+
+    @property
+    def rate(self) -> float:
+        """The largest learning rate."""
+        return OPTIMIZERS[self.optimizer] if self.lr is None else self.lr
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 0, of so many.
+
+        Example:
+            >>> settings = FitSettings(lr=1.0, warmup=0.2)
+            >>> [round(settings.rate_at(step, 10), 2) for step in (0, 1, 2, 6, 9)]
+            [0.5, 1.0, 1.0, 0.5, 0.04]
+        """
+        rising = math.ceil(self.warmup * steps)
+        if step < rising:
+            return self.rate * (step + 1) / rising
+        return self.rate * (1 + math.cos(math.pi * (step - rising) / (steps - rising))) / 2
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "lr": self.rate, "augment": sorted(self.augment)}
+
+
+class Training:
+    """A network in training: what a step changes, and what a checkpoint holds.
+
+    Args:
+        network: is moved to the device.
+        settings: how to train.
+        steps: of the whole run.
+        device: where.
+    """
+
+    def __init__(self, network: Classifier, settings: FitSettings, *, steps: int, device: str) -> None:
+        self.network = network.to(device).train()
+        if torch.device(device).type == "cuda":  # where most convolutions are faster in this layout
+            self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.settings, self.steps, self.device = settings, steps, device
+        self.optimiser = make_optimizer(network, settings)
+        self.average = copy.deepcopy(network).requires_grad_(False) if settings.average else None
+        self.position = 0  # steps done
+        self.loss = torch.zeros((), device=device)  # summed over the images of this epoch
+        self.seconds = 0.0  # of this epoch
+
+    @property
+    def tested(self) -> Classifier:
+        """The network that counts: the running mean, if there is one."""
+        return self.network if self.average is None else self.average
+
+    def step(self, images: Tensor, labels: Tensor, epoch: int, indices: list[int]) -> None:
+        """Learn from a batch of images (N, C, H, W) uint8, whose indices in the training set decide how they look."""
+        settings = self.settings
+        torch.manual_seed((settings.seed * 1_000_003 + self.position) % 2**63)  # what the network itself draws
+        pixels = images.to(self.device, non_blocking=True).float() / 255
+        if settings.augment:
+            pixels = place(pixels, draw_placement(settings.augment, settings.seed, epoch, indices))
+        for group in self.optimiser.param_groups:
+            group["lr"] = settings.rate_at(self.position, self.steps)
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=settings.amp):
+            logits = self.network(pixels)
+        loss = F.cross_entropy(
+            logits.float(), labels.to(self.device), reduction="sum", label_smoothing=settings.smoothing
+        )
+        (loss / len(indices)).backward()
+        self.optimiser.step()
+        self.position += 1
+        self.loss += loss.detach()
+        if self.average is not None:
+            decay = min(settings.average, (1 + self.position) / (10 + self.position))
+            update_average(self.average, self.network, decay)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a step depends on, by name."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
+        for index, values in self.optimiser.state_dict()["state"].items():
+            tensors |= {
+                f"optimiser.{index}.{name}": value for name, value in values.items() if isinstance(value, Tensor)
+            }
+        tensors["position"] = torch.tensor(self.position)
+        tensors["loss"] = self.loss
+        tensors["seconds"] = torch.tensor(self.seconds, dtype=torch.float64)
+        return cloned(tensors)
+
+    def load_state(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        """Go back to a state that was read from a file."""
+        parts: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimiser": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            if part in parts:
+                parts[part][rest] = tensor
+        check_shapes(path, parts["network"], self.network.state_dict())
+        self.network.load_state_dict(parts["network"])
+        if self.average is not None:
+            check_shapes(path, parts["average"], self.average.state_dict())
+            self.average.load_state_dict(parts["average"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in parts["optimiser"].items():
+            index, _, rest = name.partition(".")
+            state.setdefault(int(index), {})[rest] = tensor
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
+        self.position = int(tensors["position"])
+        self.loss.copy_(tensors["loss"])
+        self.seconds = float(tensors["seconds"])
+
+
+def make_optimizer(network: nn.Module, settings: FitSettings) -> torch.optim.Optimizer:
+    """AdamW or SGD; what has one dimension, biases and norms, does not decay."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=settings.rate, momentum=MOMENTUM)
+    return torch.optim.AdamW(groups, lr=settings.rate)
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, network: nn.Module, decay: float) -> None:
+    """Move the running mean towards the network; what is no number of floating point, such as a count, is copied."""
+    for mean, value in zip(average.state_dict().values(), network.state_dict().values(), strict=True):
+        if mean.is_floating_point():
+            mean.lerp_(value, 1 - decay)
+        else:
+            mean.copy_(value)
+
+
+def cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies, since a file holds no two tensors that share their numbers."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
