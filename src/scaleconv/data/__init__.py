@@ -1,4 +1,4 @@
-"""MNIST-Scale: the digits, the generator, the sets, the folds. Imports no other room of the package."""
+"""MNIST-Scale: the digits, the generators, the sets, the folds. Imports no other room of the package."""
 
 try:
     import numpy  # noqa: F401
@@ -11,6 +11,7 @@ from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
+from .scenes import BACKGROUND, Scenes, make_scenes
 from .sets import (
     MNIST_SCALE,
     Parameters,
@@ -23,6 +24,7 @@ from .sets import (
 )
 
 __all__ = [
+    "BACKGROUND",
     "MNIST_SCALE",
     "Digits",
     "Fixed",
@@ -30,6 +32,7 @@ __all__ = [
     "Parameters",
     "ScaleDistribution",
     "ScaledSet",
+    "Scenes",
     "Split",
     "TruncatedNormal",
     "Uniform",
@@ -39,6 +42,7 @@ __all__ = [
     "load_digits",
     "make_folds",
     "make_scaled",
+    "make_scenes",
     "make_set",
     "make_split",
     "paper_folds",
