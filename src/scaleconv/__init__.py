@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .nn import SIConv2d, convert, revert
+from .nn import Explanation, SIConv2d, convert, explain, revert
 from .ops import DEFAULT_SCALES, macs, resize_cache, si_conv2d
 
 try:
@@ -12,9 +12,11 @@ except PackageNotFoundError:  # run from a source tree that was not installed
 
 __all__ = [
     "DEFAULT_SCALES",
+    "Explanation",
     "SIConv2d",
     "__version__",
     "convert",
+    "explain",
     "macs",
     "resize_cache",
     "revert",
