@@ -26,6 +26,10 @@ COLOURS = {
     "si_convnet": "#cc3311",
     "hierarchical": "#228833",
     "ensemble": "#aa7700",
+    "fcn": "#004488",
+    "si_fcn": "#bb5566",
+    "unet": "#88ccee",
+    "si_unet": "#ddaa33",
     "rbm": "#66ccee",
     "si_rbm": "#ee6677",
     "pixels": "#999999",
@@ -35,7 +39,7 @@ COLOURS = {
     "direct": "#228833",
     "formula": "#777777",
 }
-MARKERS = {"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"}
+MARKERS = {"convnet": "s", "hierarchical": "^", "ensemble": "D", "fcn": "s", "unet": "^"}
 FORMATS = ("png", "svg")
 FEW = 20  # tests of a run that are marked on its line
 LETTERS = 50  # that fit under an axis

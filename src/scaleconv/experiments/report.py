@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ..table import markdown_row, terminal_width, wrapped
@@ -58,7 +59,8 @@ def _footnotes(item: Experiment, records: Sequence[Record]) -> list[str]:
     if not records:
         return ["No records yet."]
     if not item.is_table:
-        return [f"Mean ± standard deviation over {counted(repeats(records), 'fold')}.", *_training_notes(records)]
+        over = f"Mean ± standard deviation over {counted(repeats(records), 'fold')}."
+        return [over, *_training_notes(records), *_scene_notes(records)]
     baseline = TITLES[item.baseline]
     return [
         "Test error in percent, mean ± standard deviation over folds.",
@@ -90,6 +92,25 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
 def _trained_on(record: Record) -> int:
     data = record.config["data"]
     return int(data["train"]) - int(data.get("held_out", 0))
+
+
+def _scene_notes(records: Sequence[Record]) -> list[str]:
+    """What a scene is, what is counted in one, and what a step of training costs."""
+    scenes = [record for record in records if record.config["data"].get("scene")]
+    if not scenes:
+        return []
+    times: dict[str, list[float]] = {}
+    for record in scenes:
+        steps = _trained_on(record) // record.config["training"]["batch"]
+        times.setdefault(TITLES[record.model], []).append(record.seconds_per_epoch / record.runs_together / steps)
+    size, most = (numbers(record.config["data"][name] for record in scenes) for name in ("size", "scene"))
+    batch = numbers(record.config["training"]["batch"] for record in scenes)
+    return [
+        f"As many scenes as digits, {size}×{size} pixels with up to {most} of them; the background is not counted.",
+        f"Seconds of the device for a step of {batch} scenes: "
+        + ", ".join(f"{title} {median(found):.2g}" for title, found in times.items())
+        + ".",
+    ]
 
 
 def _feature_notes(records: Sequence[Record]) -> list[str]:
