@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 CORE = ("__init__", "__main__", "ops", "nn", "models", "metrics", "table")  # torch alone
-OPTIONAL = {"matplotlib", "platformdirs", "pooch"}  # imported where they are used
+OPTIONAL = {"PIL", "matplotlib", "platformdirs", "pooch"}  # imported where they are used
+PACKAGES = {"PIL": "pillow"}  # whose name is not that of their module
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -84,7 +85,8 @@ def test_what_the_command_imports_is_what_its_extra_installs():
     assert [name.partition(">")[0] for name in project["dependencies"]] == ["torch"]
     extra = {name.partition(">")[0] for name in project["optional-dependencies"]["experiments"]}
     used = set().union(*(third_party(path) for path in FILES)) - {"torch", "triton"}
-    assert used == extra == {*NEEDED, *OPTIONAL}
+    installed = {PACKAGES.get(name, name) for name in used}
+    assert installed == extra == {PACKAGES.get(name, name) for name in (*NEEDED, *OPTIONAL)}
 
 
 def test_no_two_modules_share_a_name():

@@ -93,7 +93,7 @@ def test_layers_come_by_name_and_the_network_is_left_as_it_was():
     ("model", "image", "error", "words"),
     [
         (nn.Conv2d(2, 2, 3), IMAGE, ValueError, r"`model` \(=Conv2d\) must hold an SIConv2d"),
-        (network(), IMAGE[:1], ValueError, "`image` must have the 2 channels of the network, got 1"),
+        (network(), IMAGE[:1], ValueError, r"`image` channels \(=1\) must be those of the network \(=2\)"),
         (
             network(),
             IMAGE.expand(3, -1, -1, -1),

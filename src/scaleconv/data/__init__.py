@@ -8,6 +8,7 @@ except ImportError as error:
 
 from .digits import Digits, embedded_digits, load_digits
 from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
+from .masks import MaskedImages, read_image, read_mask, read_masked_images
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
@@ -29,6 +30,7 @@ __all__ = [
     "Digits",
     "Fixed",
     "Listed",
+    "MaskedImages",
     "Parameters",
     "ScaleDistribution",
     "ScaledSet",
@@ -47,6 +49,9 @@ __all__ = [
     "make_split",
     "paper_folds",
     "parse_scales",
+    "read_image",
+    "read_mask",
+    "read_masked_images",
     "read_set",
     "reduced_folds",
     "scalar_mean",

@@ -172,8 +172,8 @@ class RunDigits:
 class DigitStore:
     """Makes the digits of runs; each scaled set is made once and shared by all runs that use it."""
 
-    def __init__(self, device: torch.device, data_dir: Path | None = None) -> None:
-        self.device, self.data_dir = device, data_dir
+    def __init__(self, device: torch.device | str, data_dir: Path | None = None) -> None:
+        self.device, self.data_dir = torch.device(device), data_dir
         self._digits: dict[str, Digits] = {}
         self._sets: dict[tuple[str, str, int, int, str], ScaledSet] = {}
 

@@ -112,7 +112,7 @@ def explain(model: nn.Module, image: Tensor) -> Explanation:
         raise ValueError(f"`image` must be (C, H, W) or (1, C, H, W), got shape {tuple(image.shape)}")
     first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
     if batch.shape[1] != first.in_channels:
-        raise ValueError(f"`image` must have the {first.in_channels} channels of the network, got {batch.shape[1]}")
+        raise ValueError(f"`image` channels (={batch.shape[1]}) must be those of the network (={first.in_channels})")
     scores, inputs = _run(model, batch, layers)
     confidence, prediction = scores.softmax(1).max(1)
     views = {name: _view(layers[name], given) for name, given in inputs.items()}
