@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .nn import SIConv1d, SIConv2d, SIConv3d, TIConv2d, convert, revert
+from .nn import Explanation, SIConv1d, SIConv2d, SIConv3d, TIConv2d, convert, explain, revert
 from .ops import (
     DEFAULT_SCALES,
     Transform,
@@ -25,6 +25,7 @@ except PackageNotFoundError:  # run from a source tree that was not installed
 
 __all__ = [
     "DEFAULT_SCALES",
+    "Explanation",
     "SIConv1d",
     "SIConv2d",
     "SIConv3d",
@@ -33,6 +34,7 @@ __all__ = [
     "__version__",
     "affine",
     "convert",
+    "explain",
     "macs",
     "resize_cache",
     "revert",

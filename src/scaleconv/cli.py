@@ -109,7 +109,7 @@ def reproduce(
         run_on_terminal(each, folder, device, data_dir)
         records = read_records(folder)  # those of earlier calls too
         print_tables(each, records)
-        for path in write_report(each, records, folder):
+        for path in write_report(each, records, folder, data_dir):
             typer.echo(path)
     if preset == "quick":
         typer.echo(f"This was a small version; at the paper's size: scaleconv reproduce {item} --preset paper")
@@ -239,6 +239,28 @@ def compare(
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
     _run_folder(locals(), None, list(range(seeds)))
+
+
+@app.command()
+def explain(
+    image: Annotated[Path, typer.Argument(help="A PNG, JPEG, BMP or WebP, in grey for networks of digits.")],
+    checkpoint: Annotated[Path, typer.Option(help="Weights of a finished run, as `scaleconv train` leaves them.")],
+    out: Annotated[Path, typer.Option(help="Picture to write, ending in .png or .svg.")] = Path("explanation.png"),
+    data_dir: DataDir = None,
+) -> None:
+    """Draw what a network saw in an image: its prediction, and for each layer which scale won, and by what response."""
+    from scaleconv.data import read_image
+    from scaleconv.experiments.explanation import describe, draw_explanation, explain_image, load_network
+    from scaleconv.experiments.train import DigitStore
+
+    if out.suffix not in (".png", ".svg"):
+        raise ValueError(f"`out` must end in .png or .svg, got {out}")
+    network, run = load_network(checkpoint)
+    pixels = read_image(image)
+    found = explain_image(network, run, pixels, DigitStore("cpu", data_dir))
+    typer.echo(f"{image}: {describe(found)}")
+    draw_explanation(pixels, found, f"{image.name}: {describe(found)}", [out])
+    typer.echo(out)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command import refused
+from helpers.command import refused
 from helpers.folders import write_classes, write_image
 from scaleconv.experiments import FitSettings, NetworkSpec, Record, Series, load, page, read_records, training
 from scaleconv.experiments.classifier import has_pyramid

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from scaleconv.experiments import sgd
 from scaleconv.experiments.config import TrainingConfig
-from scaleconv.experiments.sgd import Trainer, TrainerGroup, choose_device, count_errors
+from scaleconv.experiments.sgd import Trainer, TrainerGroup, choose_device, error_rate
 from scaleconv.models import Shape, make_model
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -104,7 +104,7 @@ def test_errors_are_counted_over_all_batches():
     scores = torch.eye(10).repeat(3, 1)  # digit i scores class i % 10
     labels = torch.arange(30) % 10
     labels[[0, 13, 29]] = 5
-    assert count_errors(torch.nn.Identity(), scores, labels, batch=7) == 3
+    assert error_rate(torch.nn.Identity(), scores, labels, batch=7) == 10
 
 
 def test_more_to_a_batch_than_there_are_digits_is_refused():

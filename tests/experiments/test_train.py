@@ -139,9 +139,14 @@ def test_the_mean_is_that_of_the_training_digits(digits):
     assert seen.train.double().mean().item() == pytest.approx(0, abs=1e-6)
     assert seen.mean > 0.01
     assert torch.equal(seen.blank(), torch.full((1, 1, 28, 28), -seen.mean))
-    own = torch.stack([seen.at_scale(float(scale))[index] for index, scale in enumerate(seen.scales[:3])])
+    config = curve().settings.data
+    chosen = divide(embedded_digits().labels, config, 0).test[:3]
+    scales = parse_scales(config.scales).draw(10_000, config.seed)[chosen]
+    own = torch.stack([seen.at_scale(scale)[0][index] for index, scale in enumerate(scales)])
     torch.testing.assert_close(own, seen.test[:3])
-    assert seen.at_scale(0.5, 7).shape == (7, 1, 28, 28)
+    images, labels = seen.at_scale(0.5, 7)
+    assert images.shape == (7, 1, 28, 28)
+    assert torch.equal(labels, seen.test_labels[:7])
 
 
 @pytest.mark.parametrize("antialias", [False, True])

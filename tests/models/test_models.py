@@ -7,9 +7,20 @@ import torch
 from torch.nn import functional as F
 
 from scaleconv import DEFAULT_SCALES, SIConv2d
-from scaleconv.models import TITLES, ConvNet, HierarchicalConvNet, PyramidEnsemble, Shape, make_model
+from scaleconv.models import (
+    DENSE,
+    TITLES,
+    ConvNet,
+    FullyConvolutional,
+    HierarchicalConvNet,
+    PyramidEnsemble,
+    Shape,
+    UNet,
+    make_model,
+)
 
 WIDE = [2.7 ** (k / 3) for k in range(-2, 4)]
+CLASSIFIERS = [name for name in TITLES if name not in DENSE]
 SMALL = Shape(maps=(3, 4), hidden=12)
 IMAGES = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
@@ -24,7 +35,7 @@ def test_convnet_and_si_convnet_have_the_papers_parameters():
     assert parameters(make_model("hierarchical")) == 147_524 + 5 * 576 * 150
 
 
-@pytest.mark.parametrize("name", TITLES)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize(("shape", "scales"), [(Shape(), DEFAULT_SCALES), (Shape(kernel=9, size=40), WIDE)], ids=str)
 def test_every_network_takes_both_image_sizes(name, shape, scales):
     network = make_model(name, shape, scales)
@@ -55,7 +66,7 @@ def test_the_convnet_written_out():
 
 def test_at_scale_one_every_network_is_the_convnet():
     plain = ConvNet(shape=SMALL)
-    others = {name: make_model(name, SMALL, (1,)) for name in TITLES}
+    others = {name: make_model(name, SMALL, (1,)) for name in CLASSIFIERS}
     for name, network in others.items():
         prefix = "network." if name == "ensemble" else ""
         network.load_state_dict({prefix + key: value for key, value in plain.state_dict().items()})
@@ -88,7 +99,7 @@ def test_the_ensemble_pools_the_scores_of_rescaled_images(pool):
 
 def test_weights_are_gaussian_and_biases_zero():
     torch.manual_seed(0)
-    for name in TITLES:
+    for name in CLASSIFIERS:
         for key, value in make_model(name).state_dict().items():
             if key.endswith("bias"):
                 assert value.abs().max() == 0
@@ -105,6 +116,56 @@ def test_state_dicts_hold_parameters_only():
 def test_the_convolution_is_an_argument():
     network = ConvNet(partial(SIConv2d, scales=(1, 1.5)), SMALL)
     assert network.stages.conv2.scales == (1, 1.5)
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("size", [(31, 44), (8, 9)])
+def test_dense_networks_score_the_digits_and_the_background_at_every_pixel(name, size):
+    network = make_model(name, SMALL, (0.8, 1, 1.5))
+    assert network(torch.rand(2, 1, *size)).shape == (2, 11, *size)
+    layers = [module for module in network.modules() if isinstance(module, SIConv2d)]
+    assert {layer.scales for layer in layers} == ({(0.8, 1, 1.5)} if name.startswith("si_") else set())
+
+
+@pytest.mark.parametrize(("kind", "name"), [(FullyConvolutional, "si_fcn"), (UNet, "si_unet")])
+def test_at_scale_one_a_dense_network_is_the_plain_one_with_its_weights(kind, name):
+    plain, converted = kind(shape=Shape(maps=(3, 4), classes=11)), make_model(name, SMALL, (1,))
+    converted.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(converted(IMAGES), plain(IMAGES))
+
+
+def test_the_fully_convolutional_network_sees_32_pixels():
+    """What changes when one pixel does, with weights that cancel nothing."""
+    network = FullyConvolutional(shape=Shape(maps=(1, 1), classes=1))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(0.1)
+    image = torch.zeros(1, 1, 80, 80)
+    seen = torch.autograd.functional.jacobian(lambda x: network(x)[0, 0, 40, 40], image + torch.rand(1, 1, 80, 80))[
+        0, 0
+    ]
+    assert seen.any(0).sum() <= 34
+
+
+def test_the_unet_keeps_detail_by_its_skips():
+    """Without what comes from below, a pixel still reaches its own score, and only its neighbours' scores."""
+    network = UNet(shape=Shape(maps=(2, 3), classes=2))
+    with torch.no_grad():
+        for parameter in network.bottom.parameters():
+            parameter.zero_()
+        for parameter in network.down2.parameters():
+            parameter.zero_()
+        network.down1.conv1.weight.abs_()
+    changed = IMAGES.clone()
+    changed[:, :, 14, 14] += 1
+    rows = (network(changed) - network(IMAGES)).abs().amax((0, 1, 3)).nonzero().flatten().tolist()
+    assert 14 in rows
+    assert max(rows) - min(rows) <= 8
+
+
+def test_dense_networks_take_any_number_of_channels():
+    assert UNet(shape=Shape(maps=(2, 3), classes=4), channels=3)(torch.rand(1, 3, 16, 16)).shape == (1, 4, 16, 16)
+    assert FullyConvolutional(shape=Shape(maps=(2, 3)), channels=3)(torch.rand(1, 3, 9, 9)).shape == (1, 10, 9, 9)
 
 
 def test_wrong_arguments_are_named():

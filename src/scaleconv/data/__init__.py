@@ -1,4 +1,4 @@
-"""MNIST-Scale: the digits, the generator, the sets, the folds; and folders of images. Imports no other room."""
+"""MNIST-Scale: the digits, the generators, the sets, the folds; and folders of images. Imports no other room."""
 
 try:
     import numpy  # noqa: F401
@@ -10,9 +10,11 @@ from .digits import Digits, embedded_digits, load_digits
 from .folders import ImageFolder, read_folder, write_folder
 from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
 from .loading import ImageData, load_folder
+from .masks import MaskedImages, read_image, read_mask, read_masked_images
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
+from .scenes import BACKGROUND, Scenes, make_scenes
 from .sets import (
     MNIST_SCALE,
     Parameters,
@@ -25,15 +27,18 @@ from .sets import (
 )
 
 __all__ = [
+    "BACKGROUND",
     "MNIST_SCALE",
     "Digits",
     "Fixed",
     "ImageData",
     "ImageFolder",
     "Listed",
+    "MaskedImages",
     "Parameters",
     "ScaleDistribution",
     "ScaledSet",
+    "Scenes",
     "Split",
     "TruncatedNormal",
     "Uniform",
@@ -44,11 +49,15 @@ __all__ = [
     "load_folder",
     "make_folds",
     "make_scaled",
+    "make_scenes",
     "make_set",
     "make_split",
     "paper_folds",
     "parse_scales",
     "read_folder",
+    "read_image",
+    "read_mask",
+    "read_masked_images",
     "read_set",
     "reduced_folds",
     "scalar_mean",

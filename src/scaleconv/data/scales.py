@@ -26,9 +26,9 @@ def raw_stream(count: int, seed: int, *purpose: int) -> NDArray[np.uint64]:
     return np.random.PCG64([seed, *purpose] if purpose else seed).random_raw(count)
 
 
-def _unit(count: int, seed: int) -> Floats:
+def unit_stream(count: int, seed: int, *purpose: int) -> Floats:
     """Uniform in [0, 1): the upper 53 bits of each number."""
-    return (raw_stream(count, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (raw_stream(count, seed, *purpose) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _check_scale(name: str, value: float) -> None:
@@ -64,7 +64,7 @@ class Uniform:
         _check_range(self.low, self.high)
 
     def draw(self, count: int, seed: int) -> Floats:
-        return self.low + (self.high - self.low) * _unit(count, seed)
+        return self.low + (self.high - self.low) * unit_stream(count, seed)
 
     def __str__(self) -> str:
         return _text("uniform", self.low, self.high)
@@ -90,7 +90,7 @@ class TruncatedNormal:
     def draw(self, count: int, seed: int) -> Floats:
         normal = NormalDist(self.mean, self.std)
         below, above = normal.cdf(self.low), normal.cdf(self.high)
-        levels = below + (above - below) * _unit(count, seed)
+        levels = below + (above - below) * unit_stream(count, seed)
         drawn = [normal.inv_cdf(min(max(level, 1e-300), 1 - 2.0**-53)) for level in levels.tolist()]
         # Mathematics libraries may differ in the last bits of erf and log: 12 decimals are the same everywhere.
         return np.array(drawn, np.float64).clip(self.low, self.high).round(12)

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type
 
 from ..data import parse_scales
 from ..data.scaled import TRUNCATIONS
+from ..models import DENSE, UNSUPERVISED, Recipe, Shape
 from ..models import TITLES as NETWORKS
-from ..models import UNSUPERVISED, Recipe, Shape
 from ..models.images import check_count
 from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
@@ -66,6 +66,10 @@ class DataConfig:
         truncate: `error` refuses to cut off foreground at the edge of the canvas, `allow` cuts it.
         held_out: test on this many of the training digits instead of the test digits, and train on the rest. For
             choosing settings. 0 for none.
+        scene: most digits in an image. 0 for one digit in its middle and one label; else as many scenes as digits are
+            made of them, with a label per pixel.
+        pieces: most pieces of digits in a scene, as clutter.
+        noise: standard deviation of what is added to the pixels of a scene.
     """
 
     dataset: str = "mnist"
@@ -78,11 +82,16 @@ class DataConfig:
     fold_seed: int = 0
     truncate: str = "error"
     held_out: int = 0
+    scene: int = 0
+    pieces: int = 0
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         parse_scales(self.scales)
         _at_least(self, 1, "size", "train")
-        _at_least(self, 0, "test", "held_out", "seed", *(("fold_seed",) if self.test else ()))
+        _at_least(
+            self, 0, "test", "held_out", "scene", "pieces", "noise", "seed", *(("fold_seed",) if self.test else ())
+        )
         _at_most(self, LARGEST_CANVAS, "size")
         _at_most(self, LARGEST_SEED, "seed", "fold_seed")
         if self.held_out >= self.train:
@@ -100,9 +109,9 @@ class NetworkConfig:
         maps: feature maps of the two stages.
         kernel: side of the first kernel.
         hidden: units of the fully connected layer.
-        scales: of every network but the ConvNet.
+        scales: of every network but the plain ones.
         second_scales: of the second layer of the SI-ConvNet; `scales` if empty.
-        antialias: whether the layers of the SI-ConvNet smooth an image before they shrink it.
+        antialias: whether scale-invariant layers smooth an image before they shrink it.
     """
 
     maps: tuple[int, ...] = (36, 64)
@@ -373,6 +382,9 @@ class Experiment:
             raise ValueError(f"`points` must hold at least one, and no name twice, got {names}")
         for point in self.points:
             data = point.settings.data
+            if misfits := [name for name in self.models if (name in DENSE) != bool(data.scene)]:
+                kind = "predict every pixel where `data.scene` is above 0" if data.scene else "predict one label"
+                raise ValueError(f"`models` must {kind}, got {misfits[0]!r}")
             for fold in self.folds:
                 most = MOST_DRAWS if data.test else data.sets - 1
                 if not 0 <= fold <= most:

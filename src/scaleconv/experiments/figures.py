@@ -26,6 +26,10 @@ COLOURS = {
     "si_convnet": "#cc3311",
     "hierarchical": "#228833",
     "ensemble": "#aa7700",
+    "fcn": "#004488",
+    "si_fcn": "#bb5566",
+    "unet": "#88ccee",
+    "si_unet": "#ddaa33",
     "rbm": "#66ccee",
     "si_rbm": "#ee6677",
     "pixels": "#999999",
@@ -47,6 +51,7 @@ COLOURS = {
 MARKERS = {
     **{"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"},
     **{"plain": "s", "plain-scale": "s", "pyramid": "D", "pyramid-scale": "D"},
+    **{"fcn": "s", "unet": "^"},
 }
 FORMATS = ("png", "svg")
 FEW = 20  # tests of a run that are marked on its line

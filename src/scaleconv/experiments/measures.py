@@ -21,7 +21,7 @@ from ..nn import SIConv2d
 from ..ops import si_conv2d
 from .config import MEASURES
 from .records import Series
-from .sgd import count_errors
+from .sgd import error_rate
 from .train import Run, RunDigits
 
 Measure = Callable[[Run, nn.Module, RunDigits], dict[str, Series]]
@@ -49,11 +49,7 @@ def measure(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series
 def _test_scales(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """The test error in percent with all test digits at one scale, for each of the scales."""
     config = run.settings.measure
-    labels = digits.test_labels[: config.digits or None]
-    errors = []
-    for scale in config.scales:
-        images = digits.at_scale(scale, len(labels))
-        errors.append(100 * count_errors(network, images, labels) / len(labels))
+    errors = [error_rate(network, *digits.at_scale(scale, config.digits or None)) for scale in config.scales]
     return {"test_error": Series(list(config.scales), errors)}
 
 
@@ -92,7 +88,7 @@ def _winners(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Serie
     counts = {name: [[0] * len(layer.scales) for _ in config.scales] for name, layer in layers.items()}
     blank = _strongest(network, layers, digits.blank())
     for index, scale in enumerate(config.scales):
-        for some in digits.at_scale(scale, config.digits or None).split(500):
+        for some in digits.at_scale(scale, config.digits or None)[0].split(500):
             for name, (strength, winner) in _strongest(network, layers, some).items():
                 chosen = winner[strength > blank[name][0] + 1e-6]
                 votes = F.one_hot(chosen, len(layers[name].scales)).sum(0).tolist()
@@ -140,10 +136,10 @@ def _strongest(network: nn.Module, layers: dict[str, SIConv2d], images: Tensor) 
 def _equivariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """The relative distance between features of rescaled digits and rescaled features, layer by layer."""
     config = run.settings.measure
-    images = digits.at_scale(1.0, config.digits or None)
+    images, _ = digits.at_scale(1.0, config.digits or None)
     curves: dict[str, list[float]] = {layer: [] for layer in config.layers}
     for scale in config.scales:
-        rescaled = digits.at_scale(scale, config.digits or None)
+        rescaled, _ = digits.at_scale(scale, config.digits or None)
         for layer, value in equivariance_error(network, images, rescaled, scale, config.layers, digits.blank()).items():
             curves[layer].append(value)
     return {layer: Series(list(config.scales), values) for layer, values in curves.items()}

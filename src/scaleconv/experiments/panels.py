@@ -124,7 +124,11 @@ def _panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
     kind = item.settings.measure.kind
     if not kind:
         return [model_panel(item, records, "", "")]
-    return ARRANGED.get(kind, _panel_per_series)(item, records)
+    panels = []
+    for point, label in dict.fromkeys((record.point, record.label) for record in records):
+        found = ARRANGED.get(kind, _panel_per_series)(item, [record for record in records if record.point == point])
+        panels += [replace(panel, title=": ".join(filter(None, (label, panel.title)))) for panel in found]
+    return panels
 
 
 def _panel_per_series(item: Experiment, records: Sequence[Record]) -> list[Panel]:

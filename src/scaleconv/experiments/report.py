@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ..table import markdown_row, terminal_width, wrapped
 from .claims import check_claims
 from .config import TITLES, Experiment, Item
+from .explanation import draw_predictions
 from .figures import draw, draw_learned_filters
 from .items import ITEMS, folder_name, load_item
 from .panels import signed_percent
@@ -58,7 +60,8 @@ def _footnotes(item: Experiment, records: Sequence[Record]) -> list[str]:
     if not records:
         return ["No records yet."]
     if not item.is_table:
-        return [f"Mean ± standard deviation over {counted(repeats(records), 'fold')}.", *_training_notes(records)]
+        over = f"Mean ± standard deviation over {counted(repeats(records), 'fold')}."
+        return [over, *_training_notes(records), *_scene_notes(records)]
     baseline = TITLES[item.baseline]
     return [
         "Test error in percent, mean ± standard deviation over folds.",
@@ -90,6 +93,25 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
 def _trained_on(record: Record) -> int:
     data = record.config["data"]
     return int(data["train"]) - int(data.get("held_out", 0))
+
+
+def _scene_notes(records: Sequence[Record]) -> list[str]:
+    """What a scene is, what is counted in one, and what a step of training costs."""
+    scenes = [record for record in records if record.config["data"].get("scene")]
+    if not scenes:
+        return []
+    times: dict[str, list[float]] = {}
+    for record in scenes:
+        steps = _trained_on(record) // record.config["training"]["batch"]
+        times.setdefault(TITLES[record.model], []).append(record.seconds_per_epoch / record.runs_together / steps)
+    size, most = (numbers(record.config["data"][name] for record in scenes) for name in ("size", "scene"))
+    batch = numbers(record.config["training"]["batch"] for record in scenes)
+    return [
+        f"As many scenes as digits, {size}×{size} pixels with up to {most} of them; the background is not counted.",
+        f"Seconds of the device for a step of {batch} scenes: "
+        + ", ".join(f"{title} {median(found):.2g}" for title, found in times.items())
+        + ".",
+    ]
 
 
 def _feature_notes(records: Sequence[Record]) -> list[str]:
@@ -162,10 +184,10 @@ def write_tables(item: Item, records: Sequence[Record], folder: Path) -> list[Pa
     return list(texts)
 
 
-def write_report(item: Item, records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write tables, the figure and what RBMs learned, if any did, beside the records."""
+def write_report(item: Item, records: Sequence[Record], folder: Path, data_dir: Path | None = None) -> list[Path]:
+    """Write tables, the figure and what the networks learned, if that can be drawn, beside the records."""
     written = [*write_tables(item, records, folder), *draw(item, records, folder, "figure")]
-    return [*written, *(draw_learned_filters(folder, folder, "filters") if _is_table(item) else [])]
+    return [*written, *_draw_learned(item, folder, folder, data_dir)]
 
 
 def find_folder(results: Path, name: str, *, small: bool = True) -> Path | None:
@@ -204,7 +226,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         check_item(item, records)
         (docs / "figures").mkdir(parents=True, exist_ok=True)
         written += [*write_tables(item, records, folder), *draw(item, records, docs / "figures", name)]
-        written += draw_learned_filters(folder, docs / "figures", name) if _is_table(item) else []
+        written += _draw_learned(item, folder, docs / "figures")
         # Weights are not kept with the records: a picture that was drawn from some stays in the page without them.
         names = [name, *(path.stem for path in sorted((docs / "figures").glob(f"{name}-*.png")))]
         pictures = [f"![{_alt(item.title, each)}](figures/{each}.png)" for each in names]
@@ -218,13 +240,19 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
     return [*written, page]
 
 
-def _is_table(item: Item) -> bool:
-    return isinstance(item, Experiment) and item.is_table
+def _draw_learned(item: Item, results: Path, folder: Path, data_dir: Path | None = None) -> list[Path]:
+    """What RBMs learned, or how networks label scenes; both are drawn from weights, where these are there."""
+    if not isinstance(item, Experiment):
+        return []
+    name = item.item if folder != results else ""
+    if item.settings.data.scene:
+        return draw_predictions(results, folder, name or "scenes", data_dir)
+    return draw_learned_filters(results, folder, name or "filters") if item.is_table else []
 
 
 def _alt(title: str, name: str) -> str:
-    model = name.partition("-")[2]
-    return f"{TITLES.get(model, model)}: filters and samples" if model else title
+    drawn = name.partition("-")[2]
+    return f"{TITLES[drawn]}: filters and samples" if drawn in TITLES else f"{title}: {drawn}" if drawn else title
 
 
 def _count_records(folder: Path) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..data import BACKGROUND
 from ..metrics.timing import captured
 from .config import TrainingConfig
 
@@ -42,7 +43,7 @@ class Trainer:
     Args:
         network: on the device of the digits.
         images: (N, 1, H, W), the training digits, mean subtracted.
-        labels: (N,)
+        labels: (N,), or (N, H, W) where every pixel has one.
         recipe: the settings.
         seed, fold: of the order of the digits.
     """
@@ -164,10 +165,15 @@ def make_optimiser(parameters: Mapping[str, Tensor], recipe: TrainingConfig, *, 
 
 
 @torch.no_grad()
-def count_errors(network: nn.Module, images: Tensor, labels: Tensor, batch: int | None = None) -> int:
-    """How many digits the network gets wrong; a CPU takes them in batches that stay in its cache."""
-    batch = batch or (5000 if images.is_cuda else 100)
-    wrong = torch.zeros((), dtype=torch.long, device=images.device)
+def error_rate(network: nn.Module, images: Tensor, labels: Tensor, batch: int | None = None) -> float:
+    """How much the network gets wrong, in percent: of the digits, or of their pixels where every pixel has a label.
+
+    The background of a scene is not counted. A CPU takes images in batches that stay in its cache.
+    """
+    batch = batch or max(1, (5000 if images.is_cuda else 100) * 28 * 28 // images[0].numel())
+    wrong = counted = torch.zeros((), dtype=torch.long, device=images.device)
     for some, truth in zip(images.split(batch), labels.split(batch), strict=True):
-        wrong += (network(some).argmax(1) != truth).sum()
-    return int(wrong)
+        digits = truth != BACKGROUND
+        wrong = wrong + ((network(some).argmax(1) != truth) & digits).sum()
+        counted = counted + digits.sum()
+    return 100 * int(wrong) / int(counted)

@@ -17,12 +17,16 @@ from torch import Tensor, nn
 
 from ..data import (
     Digits,
+    Fixed,
+    ScaleDistribution,
     ScaledSet,
+    Scenes,
     Split,
     hold_out,
     load_digits,
     make_folds,
     make_scaled,
+    make_scenes,
     make_set,
     make_split,
     parse_scales,
@@ -33,7 +37,7 @@ from ..models.contrastive import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
 from .config import TITLES, DataConfig, Experiment, Point, Settings
 from .records import Epoch, Series, record_name
-from .sgd import Trainer, TrainerGroup, count_errors
+from .sgd import Trainer, TrainerGroup, error_rate
 
 SECONDS_BETWEEN = 5.0  # checkpoints, at least: on a GPU ten epochs may take less time than one
 
@@ -130,9 +134,8 @@ class RunDigits:
 
     Attributes:
         train, test: images (N, 1, H, W). The mean of the training pixels, one number, is subtracted (appendix C).
-        train_labels, test_labels: (N,)
-        originals: (N, 28, 28) uint8, the test digits as published.
-        scales: (N,) float64, the factors of the test digits.
+        train_labels, test_labels: (N,), or (N, H, W) where the images are scenes.
+        originals, original_labels: (N, 28, 28) uint8 and (N,), the test digits as published.
         mean: of the training pixels.
         config: how they were made.
     """
@@ -142,17 +145,20 @@ class RunDigits:
     test: Tensor
     test_labels: Tensor
     originals: Tensor
-    scales: Tensor
+    original_labels: Tensor
     mean: float
     config: DataConfig
 
-    def at_scale(self, scale: float, count: int | None = None) -> Tensor:
-        """The test digits, all scaled by one factor instead of their own, as the network would see them.
+    def at_scale(self, scale: float, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """The test images with all digits at one scale instead of their own, as the network would see them; labels.
 
-        What leaves the canvas is cut off.
+        What leaves the canvas is cut off. Scenes are composed anew, since fewer large digits have room in one.
         """
+        if self.config.scene:
+            scenes = compose(self.originals, self.original_labels, Fixed(scale), self.config, test=True, count=count)
+            return scenes.images - self.mean, scenes.labels
         made = make_scaled(self.originals[:count], scale, self.config.size, truncate="allow")
-        return made - self.mean
+        return made - self.mean, self.original_labels[:count]
 
     def pixels(self, images: Tensor) -> Tensor:
         """Images as they were before the mean was subtracted, in [0, 1]."""
@@ -166,26 +172,36 @@ class RunDigits:
 class DigitStore:
     """Makes the digits of runs; each scaled set is made once and shared by all runs that use it."""
 
-    def __init__(self, device: torch.device, data_dir: Path | None = None) -> None:
-        self.device, self.data_dir = device, data_dir
+    def __init__(self, device: torch.device | str, data_dir: Path | None = None) -> None:
+        self.device, self.data_dir = torch.device(device), data_dir
         self._digits: dict[str, Digits] = {}
         self._sets: dict[tuple[str, str, int, int, str], ScaledSet] = {}
 
     def of(self, config: DataConfig, fold: int) -> RunDigits:
-        digits, made = self._load(config.dataset), self._scaled(config)
+        digits = self._load(config.dataset)
         split = divide(digits.labels, config, fold)
-        train, test = split.train.to(self.device), split.test.to(self.device)
-        mean = scalar_mean(made.images[train])
+        train, test = (self._images(config, part, test=part is split.test) for part in (split.train, split.test))
+        mean = scalar_mean(train[0])
         return RunDigits(
-            train=made.images[train] - mean,
-            train_labels=made.labels[train],
-            test=made.images[test] - mean,
-            test_labels=made.labels[test],
+            train=train[0] - mean,
+            train_labels=train[1],
+            test=test[0] - mean,
+            test_labels=test[1],
             originals=digits.images[split.test].to(self.device),
-            scales=made.scales[test],
+            original_labels=digits.labels[split.test].to(self.device),
             mean=mean,
             config=config,
         )
+
+    def _images(self, config: DataConfig, part: Tensor, *, test: bool) -> tuple[Tensor, Tensor]:
+        """Images made of some of the digits, and their labels."""
+        if config.scene:
+            digits = self._load(config.dataset)
+            images, labels = digits.images[part].to(self.device), digits.labels[part].to(self.device)
+            scenes = compose(images, labels, parse_scales(config.scales), config, test=test)
+            return scenes.images, scenes.labels
+        made, part = self._scaled(config), part.to(self.device)
+        return made.images[part], made.labels[part]
 
     def _load(self, dataset: str) -> Digits:
         if dataset not in self._digits:
@@ -201,6 +217,29 @@ class DigitStore:
             images, labels, factors = (part.to(self.device) for part in (made.images, made.labels, made.scales))
             self._sets[key] = ScaledSet(images, labels, factors, made.parameters)
         return self._sets[key]
+
+
+def compose(
+    images: Tensor,
+    labels: Tensor,
+    scales: ScaleDistribution,
+    config: DataConfig,
+    *,
+    test: bool,
+    count: int | None = None,
+) -> Scenes:
+    """As many scenes as there are digits, or the first of them; for training and test they are laid out differently."""
+    return make_scenes(
+        images,
+        labels,
+        scales,
+        min(count or len(images), len(images)),
+        config.size,
+        digits=config.scene,
+        pieces=config.pieces,
+        noise=config.noise,
+        seed=2 * config.seed + test,
+    )
 
 
 def divide(labels: Tensor, config: DataConfig, fold: int) -> Split:
@@ -303,7 +342,7 @@ def _train_group(
 
 
 def _test(trainer: Trainer, digits: RunDigits) -> float:
-    return 100 * count_errors(trainer.network, digits.test, digits.test_labels) / len(digits.test_labels)
+    return error_rate(trainer.network, digits.test, digits.test_labels)
 
 
 def _network_outcome(trainer: Trainer, history: list[Epoch], runs_together: int) -> Outcome:

@@ -1,0 +1,260 @@
+"""Pictures of what a network saw in one image, from a checkpoint: its prediction, and which scale won where.
+
+`scaleconv explain` draws one image through all layers; beside the records of scenes, a few of them are drawn as the
+networks labelled them. Numbers come from `scaleconv.explain`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import BACKGROUND, parse_scales
+from ..models import DENSE
+from ..models import TITLES as NETWORKS
+from ..nn import Explanation, explain
+from ..nn.explain import LayerView
+from .checkpoint import load_checkpoint
+from .config import Point, Settings, build
+from .figures import make_figure, save_figure
+from .sgd import error_rate
+from .train import DigitStore, Run, compose
+
+MIXED = parse_scales("uniform:0.4,2.2")  # scales of the digits in the scenes that are drawn
+SHOWN_LAYER = "stages.conv1"  # whose winners are drawn beside the scenes
+INK = "#222222"
+NAMES = {BACKGROUND: "background"}
+
+
+def load_network(path: Path) -> tuple[nn.Module, Run]:
+    """The network whose weights a finished run has left, and the run.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, or of no network.
+    """
+    refusal = f"`checkpoint` must hold the weights of a finished run, from its folder weights, got {path}"
+    try:
+        found = load_checkpoint(path)
+    except ValueError:  # its message says to delete the file, which may be anything here
+        raise ValueError(f"{refusal}, which is damaged or something else") from None
+    model = found.run.get("model")
+    if model not in NETWORKS:
+        raise ValueError(f"`checkpoint` must be of one of {', '.join(NETWORKS)}, got {model!r} in {path}")
+    settings = build(Settings, found.run["config"], f"the settings of {path}")
+    run = Run(model, Point(settings), found.run["fold"], found.run["seed"])
+    network = run.network()
+    wanted, held = ({name: each.shape for name, each in t.items()} for t in (network.state_dict(), found.tensors))
+    if wanted != held:
+        raise ValueError(refusal)
+    network.load_state_dict(found.tensors)
+    return network, run
+
+
+def explain_image(network: nn.Module, run: Run, pixels: Tensor, store: DigitStore) -> Explanation:
+    """Explain an image (C, H, W) in [0, 1], from which the mean of the training pixels is subtracted.
+
+    Raises:
+        ValueError: the image does not fit the network, or the network has no scale-invariant layer.
+    """
+    data = run.settings.data
+    if run.model not in DENSE and tuple(pixels.shape[1:]) != (data.size, data.size):
+        got = "×".join(map(str, pixels.shape[1:]))
+        raise ValueError(f"`image` must be {data.size}×{data.size} for {NETWORKS[run.model]}, got {got}")
+    return explain(network, pixels - store.of(data, run.fold).mean)
+
+
+def describe(found: Explanation) -> str:
+    """The prediction in words.
+
+    Example:
+        >>> describe(Explanation(torch.tensor(7), torch.tensor(0.91234), {}))
+        'class 7, confidence 91.2 %'
+    """
+    if found.prediction.dim() == 0:
+        return f"class {int(found.prediction)}, confidence {100 * float(found.confidence):.1f} %"
+    classes, counts = found.prediction.unique(return_counts=True)
+    shares = {
+        NAMES.get(int(c), f"class {int(c)}"): 100 * int(n) / found.prediction.numel()
+        for c, n in zip(classes, counts, strict=True)
+    }
+    parts = [f"{name} {share:.1f} %" for name, share in sorted(shares.items(), key=lambda entry: -entry[1])]
+    return f"{', '.join(parts)} of the pixels, mean confidence {100 * float(found.confidence.mean()):.1f} %"
+
+
+def draw_explanation(pixels: Tensor, found: Explanation, title: str, paths: Sequence[Path]) -> None:
+    """A row for the image, its prediction and its pyramid; a row for each layer: its winners, and its levels.
+
+    Args:
+        pixels: (C, H, W) in [0, 1].
+        found: of these pixels.
+        title: above it.
+        paths: their endings name the formats, such as `.png`.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    views = found.layers
+    first = next(iter(views.values()))
+    columns = 2 + max(len(view.levels) for view in views.values())
+    figure = make_figure(1.7 * columns, 1.9 * (1 + len(views)) + 0.6)
+    axes = figure.subplots(1 + len(views), columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    _show_image(axes[0, 0], pixels, "image")
+    _show_prediction(axes[0, 1], found)
+    extent = _largest(level.image for level in first.levels)
+    for axis, level in zip(axes[0, 2:], first.levels, strict=False):
+        _show_image(axis, _as_picture(level.image), f"×{level.scale:.3g}", extent)
+    for row, (name, view) in zip(axes[1:], views.items(), strict=True):
+        shown = _show_winners(row[0], view, f"{name}: winning scale")
+        row[1].set_axis_on()
+        row[1].set(xticks=[], yticks=[], frame_on=False)
+        row[1].set_title(f"channel {view.channel}", fontsize=8, color=INK)
+        row[1].imshow(view.output[view.channel].cpu().numpy(), cmap="magma", interpolation="nearest")
+        extent = _largest(level.response for level in view.levels)
+        low, high = (
+            float(end)
+            for end in torch.stack([torch.stack(level.response.aminmax()) for level in view.levels]).aminmax()
+        )
+        for axis, level in zip(row[2:], view.levels, strict=False):
+            axis.imshow(level.response.cpu().numpy(), cmap="magma", vmin=low, vmax=high, interpolation="nearest")
+            _centre(axis, level.response, extent)
+            axis.set_title(f"response at ×{level.scale:.3g}", fontsize=8, color=INK)
+    _scale_bar(figure, shown, first, axes[:, -1])
+    save_figure(figure, title, "", paths)
+
+
+def draw_predictions(
+    results: Path, folder: Path, name: str, data_dir: Path | None = None, *, count: int = 2
+) -> list[Path]:
+    """Draw scenes as the networks of an experiment labelled them, if their weights are there.
+
+    Args:
+        results: folder of the experiment.
+        folder: of the picture.
+        name: how its name begins.
+        data_dir: directory of the digits, if they are not the embedded ones.
+        count: of the scenes for each point.
+
+    Returns:
+        The picture, or nothing.
+    """
+    points: dict[str, dict[str, tuple[nn.Module, Run]]] = {}  # by the scales of the training digits, then by model
+    for path in sorted((results / "weights").glob("*fcn-*-fold0-*.safetensors")):
+        network, run = load_network(path)
+        points.setdefault(run.settings.data.scales, {})[run.model] = network, run
+    pairs = {scales: found for scales, found in points.items() if set(found) == {"fcn", "si_fcn"}}
+    if not pairs:
+        return []
+    store = DigitStore("cpu", data_dir)
+    figure = make_figure(11.5, 2.25 * count * len(pairs) + 0.9)
+    axes = figure.subplots(count * len(pairs), 5, squeeze=False)
+    for index, (scales, found) in enumerate(pairs.items()):
+        data = found["fcn"][1].settings.data
+        seen = store.of(data, found["fcn"][1].fold)
+        scenes = compose(seen.originals, seen.original_labels, MIXED, data, test=True, count=100)
+        for row, pick in zip(axes[index * count : (index + 1) * count], _fullest(scenes.labels, count), strict=True):
+            pixels, labels = scenes.images[pick], scenes.labels[pick]
+            _show_image(row[0], pixels, f"scene; trained at {_range(scales)}")
+            _show_labels(row[1], labels, "labels")
+            for axis, (network, run) in zip(row[2:], (found["fcn"], found["si_fcn"]), strict=False):
+                right = 100 - error_rate(network, (pixels - seen.mean).unsqueeze(0), labels.unsqueeze(0))
+                with torch.no_grad():
+                    predicted = network((pixels - seen.mean).unsqueeze(0)).argmax(1)[0]
+                _show_labels(axis, predicted, f"{NETWORKS[run.model]}: {right:.0f} % of digit pixels")
+            view = explain(found["si_fcn"][0], pixels - seen.mean).layers[SHOWN_LAYER]
+            shown = _show_winners(row[4], view, f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}")
+    _scale_bar(figure, shown, view, axes[:, -1])
+    path = folder / f"{name}-predictions.png"
+    save_figure(figure, "Scenes of digits at different scales, labelled pixel by pixel", "", [path])
+    return [path]
+
+
+def _fullest(labels: Tensor, count: int) -> list[int]:
+    """The scenes with the most classes among the first hundred, as examples that show much."""
+    classes = [len(scene.unique()) for scene in labels[:100]]
+    return sorted(range(len(classes)), key=lambda index: -classes[index])[:count]
+
+
+def _range(scales: str) -> str:
+    return scales.partition(":")[2].replace(",", " – ")
+
+
+def _as_picture(image: Tensor) -> Tensor:
+    """A level of what the network was given, from black to white."""
+    low, high = image.aminmax()
+    return (image - low) / (high - low).clamp(min=1e-6)
+
+
+def _show_image(axis: Any, pixels: Tensor, title: str, extent: tuple[int, int] | None = None) -> None:
+    shown = pixels[0] if len(pixels) != 3 else pixels.permute(1, 2, 0)
+    axis.imshow(shown.cpu().numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axis.set_title(title, fontsize=8, color=INK)
+    axis.set_axis_off()
+    if extent:
+        _centre(axis, shown, extent)
+
+
+def _show_prediction(axis: Any, found: Explanation) -> None:
+    if found.prediction.dim():
+        return _show_labels(axis, found.prediction, f"prediction, {100 * float(found.confidence.mean()):.0f} % sure")
+    axis.set_box_aspect(1)
+    axis.text(0.5, 0.55, str(int(found.prediction)), fontsize=44, ha="center", va="center", color=INK)
+    axis.text(0.5, 0.1, f"{100 * float(found.confidence):.1f} % sure", fontsize=8, ha="center", color=INK)
+    axis.set_title("prediction", fontsize=8, color=INK)
+    return None
+
+
+def _show_labels(axis: Any, labels: Tensor, title: str) -> None:
+    """A colour for each class, named where the class is; the background is black."""
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap([f"C{number}" for number in range(10)] + ["#111111"])
+    axis.imshow(labels.cpu().numpy(), cmap=colours, vmin=0, vmax=10, interpolation="nearest")
+    axis.set_title(title, fontsize=8, color=INK)
+    axis.set_axis_off()
+
+
+def _show_winners(axis: Any, view: LayerView, title: str) -> Any:
+    """The winning scale as a colour, fading to black where the layer hardly answers."""
+    strength = view.strength
+    low, high = strength.aminmax()
+    alpha = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1).sqrt()
+    axis.imshow(torch.zeros_like(strength).cpu().numpy(), cmap="gray", vmin=0, vmax=1)
+    shown = axis.imshow(
+        view.winning_scale.log2().cpu().numpy(),
+        cmap="rainbow",
+        vmin=torch.tensor(min(view.scales)).log2(),
+        vmax=torch.tensor(max(view.scales)).log2(),
+        alpha=alpha.cpu().numpy(),
+        interpolation="nearest",
+    )
+    axis.set_title(title, fontsize=8, color=INK)
+    axis.set_axis_off()
+    return shown
+
+
+def _scale_bar(figure: Any, shown: Any, view: LayerView, axes: Any) -> None:
+    """The colours of the scales, beside some axes."""
+    from matplotlib.cm import ScalarMappable
+
+    bar = figure.colorbar(ScalarMappable(shown.norm, shown.cmap), ax=axes, fraction=0.12, shrink=0.7, aspect=30)
+    bar.set_ticks(
+        [float(torch.tensor(scale).log2()) for scale in view.scales], labels=[f"×{s:.3g}" for s in view.scales]
+    )
+    bar.ax.tick_params(labelsize=7)
+
+
+def _largest(images: Any) -> tuple[int, int]:
+    sizes = [tuple(image.shape[-2:]) for image in images]
+    return max(size[0] for size in sizes), max(size[1] for size in sizes)
+
+
+def _centre(axis: Any, image: Tensor, extent: tuple[int, int]) -> None:
+    """Leave as much room as the largest level needs, so that levels are seen at their own sizes."""
+    height, width = image.shape[:2]
+    axis.set_xlim(width / 2 - 0.5 - extent[1] / 2, width / 2 - 0.5 + extent[1] / 2)
+    axis.set_ylim(height / 2 - 0.5 + extent[0] / 2, height / 2 - 0.5 - extent[0] / 2)

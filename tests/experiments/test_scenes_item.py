@@ -1,0 +1,139 @@
+"""The item `scenes`: what its runs see, what is measured, and what is made of the records."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from scaleconv.data import BACKGROUND, Fixed, Uniform, embedded_digits, make_scenes, scalar_mean
+from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment
+from scaleconv.experiments.measures import measure
+from scaleconv.experiments.panels import make_panels
+from scaleconv.experiments.report import footnotes
+from scaleconv.experiments.sgd import error_rate
+from scaleconv.experiments.train import DigitStore, divide
+
+TINY = {
+    "network.maps": [2, 3],
+    "network.scales": [1.0, 1.5],
+    "training.epochs": 1,
+    "training.batch": 10,
+    "data.train": 60,
+    "data.test": 60,
+    "data.size": 48,
+    "measure.scales": [0.5, 1.0],
+    "measure.digits": 5,
+    "folds": [1],
+    "data.scales": "uniform:0.9,1.1",
+}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    changes = {**TINY, "folds": [0, 1]}
+    del changes["data.scales"]
+    points = [
+        {"name": "near", "label": "near 1", "set": {"data.scales": "uniform:0.9,1.1"}},
+        {"name": "range", "label": "over a range", "set": {"data.scales": "uniform:0.4,1.3"}},
+    ]
+    experiment = load_experiment("scenes", "quick", {**changes, "points": points})
+    return experiment, run_experiment(experiment, tmp_path_factory.mktemp("results") / "scenes-tiny")
+
+
+def test_a_run_sees_scenes_made_of_its_own_digits():
+    (one, *_) = plan_runs(load_experiment("scenes", "quick", TINY))
+    data, digits = one.settings.data, embedded_digits()
+    seen, split = DigitStore("cpu").of(data, 1), divide(digits.labels, data, 1)
+    assert len(split.train) == len(split.test) == 60
+    made = make_scenes(
+        digits.images[split.train],
+        digits.labels[split.train],
+        Uniform(0.9, 1.1),
+        60,
+        48,
+        digits=3,
+        pieces=3,
+        noise=0.1,
+        seed=0,
+    )
+    mean = scalar_mean(made.images)
+    torch.testing.assert_close(seen.train, made.images - mean)
+    assert torch.equal(seen.train_labels, made.labels)
+    assert not torch.equal(seen.test_labels, seen.train_labels)
+    assert seen.test.shape == (60, 1, 48, 48)
+
+
+def test_errors_at_a_scale_are_those_on_the_pixels_of_digits_at_that_scale():
+    (one, *_) = plan_runs(load_experiment("scenes", "quick", TINY))
+    data, digits = one.settings.data, embedded_digits()
+    seen, test = DigitStore("cpu").of(data, 1), divide(digits.labels, data, 1).test
+    network = one.network()
+    found = measure(one, network, seen)["test_error"]
+    assert found.x == [0.5, 1.0]
+    for scale, error in zip(found.x, found.y, strict=True):
+        scenes = make_scenes(
+            digits.images[test], digits.labels[test], Fixed(scale), 5, 48, digits=3, pieces=3, noise=0.1, seed=1
+        )
+        with torch.no_grad():
+            predicted = network(scenes.images - seen.mean).argmax(1)
+        digit = scenes.labels != BACKGROUND
+        assert error == pytest.approx(100 * float((predicted != scenes.labels)[digit].double().mean()))
+    assert max(found.y) > 0
+
+
+def test_what_is_background_counts_neither_as_right_nor_as_wrong():
+    scores = torch.zeros(1, 11, 1, 4)
+    scores[0, 7] = 1  # everywhere a 7
+    labels = torch.tensor([[[7, 3, BACKGROUND, BACKGROUND]]])
+    assert error_rate(nn.Identity(), scores, labels) == 50
+
+
+def test_every_point_is_a_panel_with_both_networks(records):
+    experiment, found = records
+    panels = make_panels(experiment, found)
+    assert [panel.title for panel in panels] == ["near 1", "over a range"]
+    for panel, point in zip(panels, ("near", "range"), strict=True):
+        assert [line.title for line in panel.lines] == ["FCN", "SI-FCN"]
+        for line in panel.lines:
+            own = [record for record in found if (record.point, record.model) == (point, line.model)]
+            for index, x in enumerate(panel.xs):
+                expected = {(record.fold, 0): record.series["test_error"].y[index] for record in own}
+                assert line.values[x] == pytest.approx(expected)
+
+
+def test_the_notes_say_what_a_step_costs(records):
+    experiment, found = records
+    seconds = {r.model: sorted(x.seconds_per_epoch / 6 for x in found if x.model == r.model) for r in found}
+    middle = {model: (times[1] + times[2]) / 2 for model, times in seconds.items()}
+    notes = " ".join(footnotes(experiment, found))
+    assert f"a step of 10 scenes: FCN {middle['fcn']:.2g}, SI-FCN {middle['si_fcn']:.2g}." in notes
+    assert "48×48 pixels with up to 3 of them" in notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"models": ["convnet"], "baseline": "convnet"},
+            "predict every pixel where `data.scene` is above 0, got 'convnet'",
+        ),
+        ({"data.scene": 0}, "predict one label, got 'fcn'"),
+        ({"data.noise": -1.0}, "`noise` must be at least 0, got -1.0"),
+    ],
+)
+def test_networks_must_fit_the_labels(changes, words):
+    with pytest.raises(ValueError, match=words):
+        load_experiment("scenes", "quick", changes)
+
+
+def test_the_records_in_the_repository_are_of_the_quick_preset():
+    folder = Path(__file__).parents[2] / "results" / "scenes-quick"
+    experiment = load_experiment("scenes", "quick")
+    settings = {point.name: point.settings for point in experiment.points}
+    found = read_records(folder)
+    assert {(record.model, record.point) for record in found} == {
+        (model, point) for model in experiment.models for point in settings
+    }
+    for record in found:
+        assert record.config == settings[record.point].as_dict(record.model)
