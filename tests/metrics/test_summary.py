@@ -1,15 +1,50 @@
 """Summaries against numbers worked out by hand and against enumeration."""
 
+import math
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from scaleconv.metrics import relative_reduction, sign_flip_test, summarise
+from scaleconv.metrics import Summary, interval, relative_reduction, sign_flip_test, summarise
+from scaleconv.metrics.summary import T_95
 
 
 def test_the_deviation_is_that_of_a_sample():
     assert summarise([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).std == pytest.approx((32 / 7) ** 0.5)
     assert summarise([3.0]).std is None
+
+
+@pytest.mark.parametrize("degrees", range(1, 16))
+def test_students_t_leaves_a_fortieth_above(degrees):
+    """By Simpson's rule on its density, in the angle a with t = √degrees · tan a, which reaches infinity."""
+    edge = math.atan(T_95[degrees - 1] / degrees**0.5)
+    steps = 2000
+    step = (math.pi / 2 - edge) / steps
+    ends = [math.cos(edge + k * step) ** (degrees - 1) for k in range(steps + 1)]
+    area = step / 3 * (ends[0] + 4 * sum(ends[1:-1:2]) + 2 * sum(ends[2:-1:2]) + ends[-1])
+    norm = math.gamma((degrees + 1) / 2) / (math.sqrt(math.pi) * math.gamma(degrees / 2))
+    assert norm * area == pytest.approx(0.025, rel=1e-4)
+    assert len(T_95) == 15
+
+
+def test_an_interval_by_hand():
+    """Four values of deviation 2: 3.1824 standard errors of 1 on either side."""
+    found = interval([3.0, 3.0, 3.0, 7.0])
+    assert (found.mean, found.low, found.high) == pytest.approx((4, 4 - 3.1824, 4 + 3.1824))
+    assert interval([3.0]) is None
+    many = interval([0.0, 1.0] * 50)
+    assert many.high - many.mean == pytest.approx(2.1314 * (50 * 0.5 / 99) ** 0.5 / 10)
+
+
+def test_an_interval_against_others_has_the_variance_of_both_and_the_freedom_of_the_fewer():
+    values = [3.0, 3.0, 3.0, 7.0]
+    wide = interval(values, against=Summary(9.0, 3.0, 3))
+    assert wide.high - wide.mean == pytest.approx(4.3027 * (1 + 3) ** 0.5)
+    assert wide.mean == 4
+    more = interval(values, against=Summary(9.0, 3.0, 9))
+    assert more.high - more.mean == pytest.approx(3.1824 * 2**0.5)
+    assert interval(values, against=Summary(9.0, None, 1)) == interval(values)
 
 
 def test_a_reduction_is_relative_to_the_baseline():

@@ -3,13 +3,15 @@
 from .activations import activations, recording
 from .equivariance import equivariance_error
 from .invariance import invariance_scores, top_mean
-from .summary import MOST_PAIRS, Summary, relative_reduction, sign_flip_test, summarise
+from .summary import MOST_PAIRS, Interval, Summary, interval, relative_reduction, sign_flip_test, summarise
 
 __all__ = [
     "MOST_PAIRS",
+    "Interval",
     "Summary",
     "activations",
     "equivariance_error",
+    "interval",
     "invariance_scores",
     "recording",
     "relative_reduction",
