@@ -68,6 +68,30 @@ def test_an_epoch_uses_every_full_batch_once_in_an_order_of_its_own():
     assert not torch.equal(another.order, first)
 
 
+@pytest.mark.parametrize("steps", [1, 3, 5, 7, 12])
+def test_epochs_of_given_length_go_through_pass_after_pass(steps):
+    """Whatever the length of an epoch, its batches follow those of the epoch before, as epochs of one pass would."""
+    passes, cut = make_trainer(count=43), make_trainer(count=43, steps=steps)
+    whole, parts = [], []
+    for epoch in range(1, 6):
+        passes.begin_epoch(epoch)
+        whole.append(passes.order.clone())
+    for epoch in range(1, 25 // steps + 1):
+        cut.begin_epoch(epoch)
+        assert cut.order.shape == (steps, 8)
+        parts.append(cut.order.clone())
+    together = torch.cat(parts)
+    assert torch.equal(together, torch.cat(whole)[: len(together)])
+
+
+def test_the_loss_of_an_epoch_of_given_length_is_the_mean_over_its_steps():
+    trainer = make_trainer(count=43, steps=3)
+    group = TrainerGroup([trainer])
+    group.epoch(1)
+    assert trainer.cursor.item() == 3
+    assert trainer.mean_loss() == pytest.approx(trainer.loss.item() / 3)
+
+
 def test_ten_thousand_digits_make_78_batches():
     images, labels = torch.zeros(10_000, 1, 1, 1), torch.zeros(10_000, dtype=torch.long)
     assert Trainer(torch.nn.Linear(1, 1), images, labels, TrainingConfig(), seed=0, fold=0).batches == 78

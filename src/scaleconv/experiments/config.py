@@ -129,8 +129,9 @@ class TrainingConfig:
     """The recipe of stochastic gradient descent, the same for all networks of a comparison.
 
     Attributes:
-        epochs: passes over the training digits.
-        batch: digits in a step; the last, partial batch of an epoch is left out.
+        epochs: how many.
+        steps: in an epoch, whatever the number of digits. 0 makes an epoch one pass over the training digits.
+        batch: digits in a step; the last, partial batch of a pass is left out.
         learning_rate: fixed.
         momentum: of the gradient.
         weight_decay: of the weights; biases have none.
@@ -141,6 +142,7 @@ class TrainingConfig:
     """
 
     epochs: int = 700
+    steps: int = 0
     batch: int = 128
     learning_rate: float = 0.01
     momentum: float = 0.9
@@ -152,7 +154,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "epochs", "batch", "evaluate_every", "checkpoint_every")
-        _at_least(self, 0, "learning_rate", "momentum", "weight_decay", "bias_rate")
+        _at_least(self, 0, "steps", "learning_rate", "momentum", "weight_decay", "bias_rate")
         if self.precision not in PRECISIONS:
             raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
 
