@@ -134,7 +134,7 @@ def report(
 
 @app.command()
 def train(
-    model: Annotated[str, typer.Argument(help="convnet, hierarchical, si_convnet, ensemble, rbm, si_rbm or pixels.")],
+    model: Annotated[str, typer.Argument(help="A method, such as convnet, si_convnet, hierarchical or rbm.")],
     fold: Annotated[int, typer.Option(help="The fold to train on.")] = 0,
     item: Annotated[str, typer.Option(help="Whose recipe to use.")] = "table1",
     point: Annotated[str | None, typer.Option(help="The point of a curve, such as maps36; the first if none.")] = None,

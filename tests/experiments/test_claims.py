@@ -1,7 +1,7 @@
 """Claims of the paper are checked against the records: the same, better, worse, or not decided yet.
 
-Most tests stand one step on either side of what a rule allows. Where all folds have the same value, the interval is that
-value, so the steps are small.
+Most tests stand one step on either side of what a rule allows. Where all folds have the same value, the interval is
+that value, so the steps are small.
 """
 
 from dataclasses import replace

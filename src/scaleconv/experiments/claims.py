@@ -1,7 +1,7 @@
 """The paper's claims beside what the records say: the same, better or worse, with the interval that decides it.
 
 A check is one function, registered under the name that `checks` of an item's file gives. The paper's numbers come from
-that file. One rule decides all of them. Every fold gives one number, and the folds together a 95 % interval of its mean.
+that file. One rule decides all claims. Every fold gives one number, and all folds a 95 % interval of its mean.
 
 A number of the paper is compared with that interval. *Same*: the number lies in it. *Better* or *worse*: it does not.
 Where the paper has a deviation over its own six folds, the interval is that of the difference between the two means.

@@ -1,8 +1,8 @@
 """The outcome of an item, all from records: on the terminal, beside the records, and in the documents.
 
 `docs/reproduction.md` keeps its prose: only the text between `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
-NAME is an item, for its table and figure, or `claims`, for the list of what the paper says and whether ours is the same, better
-or worse.
+NAME is an item, for its table and figure, or `claims`, for the list of what the paper says, and whether ours is the
+same, better or worse.
 """
 
 import json

@@ -45,21 +45,31 @@ class Trainer:
         labels: (N,)
         recipe: the settings.
         seed, fold: of the order of the digits.
+        augment: rescale every digit in every step by a factor of its own, between those of `recipe.rescale`.
     """
 
     def __init__(
-        self, network: nn.Module, images: Tensor, labels: Tensor, recipe: TrainingConfig, *, seed: int, fold: int
+        self,
+        network: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        recipe: TrainingConfig,
+        *,
+        seed: int,
+        fold: int,
+        augment: bool = False,
     ) -> None:
         if len(images) < recipe.batch:
             raise ValueError(f"`batch` (={recipe.batch}) must not exceed the {len(images)} training digits")
         if images.is_cuda:  # where pooling and most convolutions are faster in this layout
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network, self.images, self.labels = network, images, labels
-        self.recipe, self.seed, self.fold = recipe, seed, fold
+        self.recipe, self.seed, self.fold, self.augment = recipe, seed, fold, augment
         self.per_pass = len(images) // recipe.batch
         self.batches = recipe.steps or self.per_pass  # of an epoch
         self.optimiser = make_optimiser(dict(network.named_parameters()), recipe, fused=images.is_cuda)
         self.order = torch.zeros(self.batches, recipe.batch, dtype=torch.long, device=images.device)
+        self.factors = torch.ones(self.batches, recipe.batch, dtype=images.dtype, device=images.device)
         self.cursor = torch.zeros(1, dtype=torch.long, device=images.device)
         self.loss = torch.zeros((), device=images.device)
 
@@ -71,6 +81,10 @@ class Trainer:
         start = first - passes[0] * self.per_pass
         order = batches[start : start + self.batches].contiguous()
         self.order.copy_(order.pin_memory() if self.order.is_cuda else order, non_blocking=True)
+        if self.augment:
+            draws = np.random.default_rng([self.seed, self.fold, epoch, 1]).uniform(size=self.factors.shape)
+            least, most = self.recipe.rescale
+            self.factors.copy_(torch.from_numpy(least * (most / least) ** draws))  # as often halved as doubled
         self.cursor.zero_()
         self.loss.zero_()
 
@@ -84,8 +98,11 @@ class Trainer:
         chosen = self.order.index_select(0, self.cursor).squeeze(0)
         self.optimiser.zero_grad(set_to_none=True)
         mixed = self.recipe.precision == "bfloat16"
+        images = self.images.index_select(0, chosen)
+        if self.augment:
+            images = rescale(images, self.factors.index_select(0, self.cursor).squeeze(0))
         with torch.autocast(self.images.device.type, torch.bfloat16, enabled=mixed):
-            logits = self.network(self.images.index_select(0, chosen))
+            logits = self.network(images)
         loss = F.cross_entropy(logits.float() if mixed else logits, self.labels.index_select(0, chosen))
         loss.backward()
         self.optimiser.step()
@@ -114,6 +131,16 @@ class Trainer:
                 held = self.optimiser.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
                 momentum = state.get(f"momentum.{name}")
                 held.zero_() if momentum is None else held.copy_(momentum)
+
+
+def rescale(images: Tensor, factors: Tensor) -> Tensor:
+    """Rescale each image about its centre by its own factor, bilinear, on the same canvas; its edge is repeated.
+
+    Shapes: images (N, 1, H, W), factors (N,) → (N, 1, H, W).
+    """
+    inverse = (1 / factors).view(-1, 1, 1) * torch.eye(2, 3, dtype=images.dtype, device=images.device)
+    grid = F.affine_grid(inverse, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 class TrainerGroup:

@@ -10,12 +10,14 @@ from torch import nn
 
 from ..nn import SIConv2d
 from ..ops.signature import DEFAULT_SCALES
+from .alignment import AlignedSIConv2d
 from .contrastive import Recipe
-from .convnet import PAPER, ConvNet, Shape
-from .pyramid import HierarchicalConvNet, PyramidEnsemble
+from .convnet import PAPER, ConvNet, Convolution, MultiStageConvNet, Shape
+from .pyramid import HierarchicalConvNet, MultiColumnConvNet, PyramidEnsemble
 from .rbm import RBM
 from .si_rbm import SIRBM
 from .softmax import SoftmaxClassifier
+from .tiled import TiledConv2d
 from .unsupervised import UNSUPERVISED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
 
 TITLES = {
@@ -23,7 +25,12 @@ TITLES = {
     "hierarchical": "Hierarchical ConvNet",
     "si_convnet": "SI-ConvNet",
     "ensemble": "Input-pyramid ensemble",
+    "tiled": "Tiled ConvNet",
+    "multi_stage": "Multi-stage ConvNet",
+    "multi_column": "Multi-column ConvNet",
+    "augmented": "ConvNet, scale augmentation",
 }
+AUGMENTED = "augmented"  # a ConvNet; what is different is how it is trained
 
 
 def make_model(
@@ -33,41 +40,60 @@ def make_model(
     *,
     second_scales: Iterable[float] = (),
     antialias: bool = False,
+    align: str = "exact",
+    border: str = "absent",
 ) -> nn.Module:
     """Make a network.
 
     Args:
         name: in `TITLES`.
         shape: its sizes.
-        scales: of all networks but the ConvNet.
+        scales: of all networks that have any.
         second_scales: of the second layer of the SI-ConvNet, if not `scales`.
         antialias: whether the layers of the SI-ConvNet smooth what they shrink.
+        align, border: other rules than those of `SIConv2d`, as of `AlignedSIConv2d`.
     """
-    if name == "convnet":
+    if name in ("convnet", AUGMENTED):
         return ConvNet(shape=shape)
     if name == "si_convnet":
         first = tuple(scales)
-        layers = [partial(SIConv2d, scales=own, antialias=antialias) for own in (first, tuple(second_scales) or first)]
+        layers: list[Convolution] = [
+            partial(SIConv2d, scales=own, antialias=antialias)
+            if (align, border) == ("exact", "absent")
+            else partial(AlignedSIConv2d, scales=own, align=align, border=border)
+            for own in (first, tuple(second_scales) or first)
+        ]
         return ConvNet(layers[0], shape, layers[1])
     if name == "hierarchical":
         return HierarchicalConvNet(shape=shape, scales=scales)
     if name == "ensemble":
         return PyramidEnsemble(shape=shape, scales=scales)
+    if name == "tiled":
+        return ConvNet(TiledConv2d, shape)
+    if name == "multi_stage":
+        return MultiStageConvNet(shape=shape)
+    if name == "multi_column":
+        return MultiColumnConvNet(shape=shape, scales=scales)
     raise ValueError(f"`name` must be one of {', '.join(TITLES)}, got {name!r}")
 
 
 __all__ = [
+    "AUGMENTED",
     "RBM",
     "SIRBM",
     "TITLES",
     "UNSUPERVISED",
+    "AlignedSIConv2d",
     "ConvNet",
     "Fold",
     "HierarchicalConvNet",
+    "MultiColumnConvNet",
+    "MultiStageConvNet",
     "PyramidEnsemble",
     "Recipe",
     "Shape",
     "SoftmaxClassifier",
+    "TiledConv2d",
     "UnsupervisedRun",
     "UnsupervisedSettings",
     "make_model",
