@@ -32,12 +32,15 @@ def level_by_hand(layer, images, scale):
         return None
     response = F.conv2d(resample(images, scale, size), layer.weight, layer.bias)
     back = resample(response, 1 / scale, math.floor(response.shape[-1] / scale + 1e-6))
-    margin = (back.shape[-1] - outputs) / 2
-    crop = math.ceil(margin) if layer.align == "up" else math.floor(margin)
-    around = max(0, -crop) + outputs  # more than is ever read
-    padded = F.pad(back, (around,) * 4, value=outside)
-    start = around + crop
-    return padded[..., start : start + outputs, start : start + outputs]
+    rounded = math.ceil if layer.align == "up" else math.floor
+    result = torch.full((*response.shape[:2], outputs, outputs), outside, dtype=images.dtype)
+    if back.shape[-1] < outputs:
+        start = rounded((outputs - back.shape[-1]) / 2)
+        result[..., start : start + back.shape[-1], start : start + back.shape[-1]] = back
+    else:
+        start = rounded((back.shape[-1] - outputs) / 2)
+        result = back[..., start : start + outputs, start : start + outputs]
+    return result
 
 
 @pytest.mark.parametrize(("size", "kernel"), SIZES)

@@ -51,6 +51,7 @@ class Panel:
         kind: `lines`, `bars` or `shares` (lines that add up to 100 %).
         baseline: the model that others are compared with; empty if none is.
         log_x, log_y: axes.
+        group: panels of one group are drawn into one, each with a line style of its own.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Panel:
     baseline: str = ""
     log_x: bool = False
     log_y: bool = False
+    group: str = ""
 
     @property
     def xs(self) -> list[float]:

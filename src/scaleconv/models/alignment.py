@@ -29,10 +29,11 @@ class AlignedSIConv2d(nn.Conv2d):
         in_channels, out_channels, kernel_size: as of `Conv2d`.
         scales: of the levels.
         align: 'exact' keeps the centres of kernels in correspondence. 'up' and 'down' bring a response back by the
-            inverse scale to a whole number of pixels, and crop or pad that about the centre by whole pixels too, half a
-            pixel rounded up or down. 'up' is what the authors' later code does.
-        border: what a level gives where it does not reach. 'absent' takes no part in the maximum, 'zeros' is 0 as in
-            footnote 2 of the paper, 'clamp' repeats the edge of its responses.
+            inverse scale to a whole number of pixels, and crop or pad its leading side by whole pixels too, half a pixel
+            rounded up or down. 'up' is what the authors' later code does (`CropCenter` in transformation.cpp of
+            github.com/akanazawa/si-convnet).
+        border: what a level gives where it does not reach. 'absent' takes no part in the maximum, as in that code;
+            'zeros' is 0, which footnote 2 of the paper may mean; 'clamp' repeats the edge of its responses.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class AlignedSIConv2d(nn.Conv2d):
             offset = 0.0
         else:
             size = math.floor(responses / scale + SLACK)  # of the response, brought back
-            margin = (size - outputs) / 2
-            offset = (math.ceil(margin) if self.align == "up" else math.floor(margin)) - margin
+            margin = abs(size - outputs) / 2  # what is cropped or padded on either side
+            rounded = math.ceil(margin) if self.align == "up" else math.floor(margin)
+            offset = rounded - margin if size > outputs else margin - rounded
         return [scale * (p + offset - (outputs - 1) / 2) + (responses - 1) / 2 for p in range(outputs)]
