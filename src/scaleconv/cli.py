@@ -159,7 +159,7 @@ def train(
     context: typer.Context,
     method: Annotated[
         str | None,
-        typer.Argument(help="convnet, hierarchical, si_convnet, ensemble, rbm, si_rbm or pixels; or give --data."),
+        typer.Argument(help="A method, such as convnet, si_convnet, hierarchical or rbm; or give --data."),
     ] = None,
     fold: Annotated[int, typer.Option(help="METHOD: the fold to train on.")] = 0,
     item: Annotated[str, typer.Option(help="METHOD: whose recipe to use.")] = "table1",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from scaleconv.data import MNIST_SCALE, hold_out, make_folds, make_split, paper_folds, reduced_folds
+from scaleconv.data import MNIST_SCALE, folds, hold_out, make_folds, make_split, paper_folds, reduced_folds
 
 LABELS = torch.arange(60_000) % 10
 
@@ -46,6 +46,13 @@ def test_the_reduced_folds_are_the_same_at_a_tenth(embedded):
     again = reduced_folds(embedded.labels)
     assert all(torch.equal(a.train, b.train) for a, b in zip(folds, again, strict=True))
     assert folds[0].train[:5].tolist() == [4, 7, 10, 18, 35]
+
+
+@pytest.mark.parametrize("test", [range(29, 60), range(10, 60)])
+def test_a_digit_that_would_train_and_test_is_refused(test):
+    split = folds.Split(torch.arange(30), torch.tensor(list(test)))
+    with pytest.raises(ValueError, match="a digit is in the training and in the test set"):
+        folds._checked(split, LABELS)
 
 
 def test_a_split_has_ten_thousand_of_each_by_default():

@@ -14,17 +14,28 @@ from scaleconv.experiments.panels import make_panels
 ERRORS = {"convnet": [4.0, 5.0, 6.0], "si_convnet": [3.0, 4.5, 4.5]}
 
 
-def test_the_figure_of_table_1_has_a_line_per_network_and_one_error_of_what_learns_features(tmp_path):
+def test_the_figure_of_table_1_has_bars_beside_the_papers_and_a_curve_for_each_network(tmp_path):
     records = table_records({**ERRORS, "rbm": [8.0, 6.0], "si_rbm": [6.0, 5.5], "pixels": [20.0, 20.0]})
-    draw_errors(records, "title", "", [tmp_path / "errors.svg"])
+    draw_errors(records, load_item("table1").paper, "title", "", [tmp_path / "errors.svg"])
     text = (tmp_path / "errors.svg").read_text()
-    for label in (
-        "SI-ConvNet: 4.00 % (n = 3)",
-        "RBM: 7.00 % (n = 2)",
-        "Scale-invariant RBM: 5.75 % (n = 2)",
-        "Softmax on pixels: 20.00 % (n = 2)",
-    ):
-        assert label in text
+    for label in ("4.00 (n = 3)", "3.13 (paper)", "7.00 (n = 2)", "6.10 (paper)", "5.75 (n = 2)", "5.50 (paper)"):
+        assert f"  {label}<" in text
+    assert text.count(">SI-ConvNet<") == 2  # beside its bar and in the legend of the curves
+    assert text.count(">RBM<") == 1
+    assert "Softmax on pixels" not in text
+
+
+def test_the_control_on_pixels_is_drawn_where_there_is_nothing_else(tmp_path):
+    draw_errors(table_records({"pixels": [20.0, 20.0]}), {}, "title", "", [tmp_path / "errors.svg"])
+    assert "20.00 (n = 2)" in (tmp_path / "errors.svg").read_text()
+
+
+def test_bars_are_as_long_as_the_errors_ours_over_the_papers():
+    axis = figures.make_figure(7, 4).add_subplot()
+    figures._error_bars(axis, {"convnet": [4.0, 5.0], "ensemble": [3.0, 3.0]}, {"convnet": (3.48, 0.23)})
+    assert [bar.get_width() for bar in axis.patches] == [4.5, 3.48, 3.0]
+    assert axis.patches[0].get_y() < axis.patches[1].get_y()  # the axis is turned round
+    assert axis.yaxis_inverted()
 
 
 @pytest.mark.parametrize("item", ["table1", "fig4a"])
@@ -36,24 +47,52 @@ def test_the_same_records_give_the_same_bytes(item, tmp_path):
 
 def test_a_long_claim_is_folded_into_the_picture_but_no_mean_leaves_its_deviation(tmp_path):
     draw_errors(
-        table_records(ERRORS), "title", "words " * 13 + "of mean 1.00 ± 0.10 and the end", [tmp_path / "error.svg"]
+        table_records(ERRORS), {}, "title", "words " * 22 + "of mean 1.00 ± 0.10 and the end", [tmp_path / "error.svg"]
     )
     text = (tmp_path / "error.svg").read_text()
     lines = re.findall(r">((?:words|1\.00.±)[^<]*)<", text)
     assert len(lines) == 2
-    assert max(map(len, lines)) <= 91
+    assert max(map(len, lines)) <= 149
     assert lines[1] == "1.00\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.10 and the end"
 
 
 @pytest.mark.parametrize(("label", "axis"), [("1", "x"), ("a recipe with a long name", "y")])
-def test_labels_too_long_to_stand_under_bars_stand_beside_them(label, axis):
+def test_labels_too_long_to_stand_under_the_marks_stand_beside_them(label, axis):
     records = [record("rbm", 0, 5.0, f"p{x}", float(x), label=f"{label} {x}") for x in (1, 2, 3)]
     drawn = figures.make_figure(7, 4).add_subplot()
-    figures._bars(drawn, make_panels(load_item("recipes"), records)[0])
+    figures._marks(drawn, make_panels(load_item("recipes"), records)[0], "-")
     labels = [text.get_text() for text in getattr(drawn, f"get_{axis}ticklabels")()]
     assert labels == [record.label for record in records]
-    sizes = [bar.get_width() if axis == "y" else bar.get_height() for bar in drawn.patches]
-    assert sizes == [5, 5, 5]
+    marks = drawn.containers[0].lines[0]
+    assert list(marks.get_xdata() if axis == "y" else marks.get_ydata()) == [5, 5, 5]
+
+
+@pytest.mark.parametrize(("errors", "from_zero"), [((4.0, 3.5), False), ((4.0, 1.5), True)])
+def test_the_axis_begins_at_0_unless_that_would_hide_the_difference(errors, from_zero):
+    records = [
+        record(model, 0, error, f"p{x}", float(x))
+        for model, error in zip(("convnet", "si_convnet"), errors, strict=True)
+        for x in (1, 2)
+    ]
+    drawn = figures.make_figure(7, 4).add_subplot()
+    figures._lines(drawn, make_panels(load_item("fig4a"), records)[0], "-")
+    assert bool(drawn.get_ylim()[0] == 0) is from_zero
+
+
+def test_the_two_layers_share_the_panels_of_the_cost(tmp_path):
+    item = load_item("cost")
+    panels = make_panels(item, CURVES["cost"])
+    assert len(panels) == 4  # of the two sweeps for two layers
+    draw_panels(panels, item.title, "", [tmp_path / "cost.svg"])
+    text = (tmp_path / "cost.svg").read_text()
+    assert text.count(">largest of six scales<") == 1
+    assert text.count(">SIConv2d, layer 1<") == text.count(">SIConv2d, layer 2<") == 2
+
+
+def test_the_map_of_winners_has_a_colour_bar(tmp_path):
+    item = load_item("winners")
+    draw_panels(make_panels(item, CURVES["winners"]), item.title, "", [tmp_path / "winners.svg"])
+    assert (tmp_path / "winners.svg").read_text().count(">share of wins (%)<") == 2  # one for each layer
 
 
 def test_every_method_has_a_colour_and_no_two_that_are_compared_the_same():

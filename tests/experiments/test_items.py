@@ -66,11 +66,25 @@ def test_presets_of_an_item_are_stronger_than_what_it_takes_over():
     assert (quick.data.dataset, quick.data.size) == ("embedded", 40)
     assert quick.training.batch == load_experiment("table1", "quick").settings.training.batch
     assert quick.training.epochs < load_experiment("fig5b").settings.training.epochs
+    assert [load_experiment(item, "quick").settings.training.steps for item in ITEMS if item != "cost"] == [0] * (
+        len(ITEMS) - 1
+    )
+
+
+@pytest.mark.parametrize("item", ["table1", "fig4a", "fig4b", "fig5a", "fig5b"])
+def test_every_network_of_the_paper_trains_for_the_same_steps_of_128(item):
+    loaded = load_experiment(item)
+    assert len(loaded.folds) == 6
+    for point in loaded.points:
+        training, data = point.settings.training, point.settings.data
+        assert training.epochs * (training.steps or data.train // training.batch) == 54_600
+        assert (training.batch, training.learning_rate) == (128, 0.01)
 
 
 def test_what_compares_settings_is_not_run_with_all():
     held_out = {item for item in ITEMS if item != "cost" and load_experiment(item).settings.data.held_out}
-    assert set(SEARCHES) == held_out == {"scales", "recipes"}
+    assert held_out == {"scales", "recipes"}
+    assert set(SEARCHES) == held_out | {"unfamiliar", "neurons", "folds", "alignment"}
 
 
 def test_epochs_of_the_command_line_reach_every_method_unless_one_is_set():

@@ -123,22 +123,28 @@ def test_invariance_has_a_score_per_layer_trained_and_random(results):
     for record in (convnet, si):
         assert set(record.series) == {"trained", "random"}
         assert record.series["trained"].x == record.series["random"].x == [1, 2, 3, 4, 5]
-        assert all(0 <= score <= 100 for series in record.series.values() for score in series.y)
+        for series in record.series.values():
+            assert len({round(score, 6) for score in series.y}) == 5  # every layer has its own
     assert convnet.series["random"].y != si.series["random"].y
 
 
-def test_invariance_is_that_of_test_digits_rescaled_with_their_mean_put_back(digits):
+@pytest.mark.parametrize(("neuron", "at"), [("position", 0.0), ("channel", 0.0), ("centre", 1.0)])
+def test_invariance_is_that_of_test_digits_rescaled_with_their_mean_put_back(digits, neuron, at):
     """Worked out from the metric itself, with other shares of images and neurons than the defaults."""
     changes = {**TINY, "measure.firing": 0.1, "measure.top": 0.5, "measure.scales": [0.5, 1.2], "folds": [1]}
+    changes |= {"measure.neuron": neuron, "measure.digits_at": at}
     one = plan_runs(load_experiment("fig3", "quick", changes))[-1]
     seen = digits.of(one.settings.data, 1)
     network, layers = awake(one), one.settings.measure.layers
     images = seen.test[:60]
+    if at:
+        chosen = divide(embedded_digits().labels, one.settings.data, 1).test[:60]
+        images = make_scaled(embedded_digits().images[chosen], at, 28) - seen.mean
 
     def rescale(some, factor):
         return make_scaled((some + seen.mean).clamp(0, 1), factor, 28, truncate="allow") - seen.mean
 
-    scores = invariance_scores(network, images, layers, rescale, (0.5, 1.2), firing=0.1)
+    scores = invariance_scores(network, images, layers, rescale, (0.5, 1.2), firing=0.1, neuron=neuron)
     expected = [top_mean(scores[layer], 0.5) for layer in layers]
     assert measure(one, network, seen)["trained"].y == pytest.approx(expected, abs=1e-6)
 

@@ -8,6 +8,23 @@ from scaleconv.experiments.panels import make_panels, signed_percent
 from scaleconv.experiments.tables import panel_table
 
 
+def test_what_is_measured_at_several_points_has_panels_for_each():
+    made = [
+        record(
+            model, 0, error, point, x, label, series={"test_error": ((0.4, 1.6), (error, error))}, kind="test_scales"
+        )
+        for point, x, label, errors in (("cut", 1.0, "up to 1.43", (8, 4)), ("zeros", 2.0, "zeros", (6, 5)))
+        for model, error in zip(("convnet", "si_convnet"), errors, strict=True)
+    ]
+    item = load_item("unfamiliar")
+    panels = make_panels(item, made)
+    assert [(panel.title, panel.change(panel.lines[1], 1.6)) for panel in panels] == [
+        ("trained on scales up to 1.43", -50),
+        ("a level is 0 where it does not reach", pytest.approx(-100 / 6)),
+    ]
+    assert [panel.label(1.6) for panel in panels] == ["1.6", "1.6"]
+
+
 def test_only_repeats_that_both_have_are_compared():
     (panel,) = make_panels(load_item("fig4a"), [r for r in CURVES["fig4a"] if r.model != "convnet" or r.fold == 0])
     assert panel.change(panel.lines[1], 0.25) == pytest.approx(100 * (6 / 8 - 1))

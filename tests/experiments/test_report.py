@@ -91,6 +91,12 @@ def test_the_note_names_the_epochs_in_the_order_of_the_digits():
     )
 
 
+def test_the_note_says_how_long_an_epoch_is_where_it_is_no_pass_over_the_digits():
+    made = record("convnet", 0, 5.0, "p1", 1.0)
+    made = replace(made, config={**made.config, "training": {"epochs": 1, "steps": 78}})
+    assert any("digits for 1 epoch of 78 steps, on a device" in note for note in footnotes(load_item("fig4b"), [made]))
+
+
 def test_sets_of_scales_are_bars_with_a_note_of_the_digits_left_to_train_on(tmp_path):
     made = [record("si_convnet", fold, 4 + fold, point="wide", x=3.0, label="0.52 – 2.7 (6)") for fold in range(2)]
     config = {**made[0].config, "data": {**made[0].config["data"], "train": 1000, "held_out": 200}}
@@ -157,7 +163,7 @@ def test_the_page_is_filled_between_its_markers_and_twice_gives_the_same(tree, r
     assert page.count("No records yet.") == len(ITEMS) - 2  # the small version of fig4b is none of the paper's size
     assert page.count("more prose") == len(ITEMS)
     assert "what stood there" not in page
-    assert "| table1 | error of SI-ConvNet vs ConvNet: −10.1 % | −25.0 % | yes |" in page
+    assert "| table1 | error of SI-ConvNet vs ConvNet: −10.1 % | −25.0 % [−25.0, −25.0], n = 2 | better |" in page
     assert "| fig4a | SI-ConvNet below ConvNet at every point | below at 1 of 1" in page
     figures = {path.name for path in (tree / "docs" / "figures").iterdir()}
     assert figures == {"table1.png", "table1.svg", "fig4a.png", "fig4a.svg"}
@@ -210,7 +216,7 @@ def test_the_page_of_this_repository_says_what_its_records_say():
         assert markdown(loaded, records).strip() in page
         assert (ROOT / "docs" / "figures" / f"{item}.svg").is_file()
         for claim in check_claims(loaded, records):
-            assert f"| {item} | {claim.paper} | {claim.ours} | {report.SAME[claim.holds]} |" in page
+            assert f"| {item} | {claim.paper} | {claim.ours} | {claim.verdict or report.UNDECIDED} |" in page
 
 
 def test_every_figure_is_kept_once():

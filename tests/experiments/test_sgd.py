@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from scaleconv.experiments import sgd
 from scaleconv.experiments.config import TrainingConfig
-from scaleconv.experiments.sgd import Trainer, TrainerGroup, choose_device, error_rate
+from scaleconv.experiments.sgd import Trainer, TrainerGroup, choose_device, error_rate, rescale
 from scaleconv.models import Shape, make_model
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -66,6 +66,72 @@ def test_an_epoch_uses_every_full_batch_once_in_an_order_of_its_own():
     another = make_trainer(count=43, fold=1)
     another.begin_epoch(1)
     assert not torch.equal(another.order, first)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5, 7, 12])
+def test_epochs_of_given_length_go_through_pass_after_pass(steps):
+    """Whatever the length of an epoch, its batches follow those of the epoch before, as epochs of one pass would."""
+    passes, cut = make_trainer(count=43), make_trainer(count=43, steps=steps)
+    whole, parts = [], []
+    for epoch in range(1, 6):
+        passes.begin_epoch(epoch)
+        whole.append(passes.order.clone())
+    for epoch in range(1, 25 // steps + 1):
+        cut.begin_epoch(epoch)
+        assert cut.order.shape == (steps, 8)
+        parts.append(cut.order.clone())
+    together = torch.cat(parts)
+    assert torch.equal(together, torch.cat(whole)[: len(together)])
+
+
+def test_the_loss_of_an_epoch_of_given_length_is_the_mean_over_its_steps():
+    trainer = make_trainer(count=43, steps=3)
+    group = TrainerGroup([trainer])
+    group.epoch(1)
+    assert trainer.cursor.item() == 3
+    assert trainer.mean_loss() == pytest.approx(trainer.loss.item() / 3)
+
+
+def test_images_are_rescaled_about_their_centre_by_their_own_factor():
+    """A line through the centre of a 5×5 image, at half and at twice its size, and unchanged."""
+    image = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0]).expand(1, 1, 5, 5)
+    found = rescale(image.repeat(3, 1, 1, 1), torch.tensor([1.0, 2.0, 0.5]))
+    torch.testing.assert_close(found[0], image[0])
+    torch.testing.assert_close(found[1, 0, 0], torch.tensor([1.0, 1.5, 2.0, 2.5, 3.0]))
+    torch.testing.assert_close(found[2, 0, 0], torch.tensor([0.0, 0.0, 2.0, 4.0, 4.0]))  # the edge is repeated
+
+
+def augmented(epoch, **recipe):
+    trainer = make_trainer(count=200, **recipe)
+    trainer = Trainer(
+        trainer.network, trainer.images, trainer.labels, trainer.recipe, seed=3, fold=0, augment=bool(recipe)
+    )
+    trainer.begin_epoch(epoch)
+    return trainer
+
+
+def test_factors_are_drawn_anew_in_every_epoch_between_the_ends_as_often_below_one_as_above():
+    first, second = (augmented(epoch, rescale=(0.5, 2.0)).factors for epoch in (1, 2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, augmented(1, rescale=(0.5, 2.0)).factors)
+    assert first.shape == (25, 8)
+    assert 0.5 <= first.min() < 0.55
+    assert 1.9 < first.max() <= 2
+    assert abs(first.log().mean()) < 0.1
+    assert len(first.unique()) == 200
+
+
+def test_a_step_with_augmentation_learns_from_the_rescaled_digits_and_others_do_not():
+    trainer, plain = augmented(1, rescale=(0.5, 2.0)), augmented(1)
+    chosen, factors = trainer.order[0], trainer.factors[0]
+    expected = F.cross_entropy(trainer.network(rescale(trainer.images[chosen], factors)), trainer.labels[chosen])
+    as_they_are = F.cross_entropy(plain.network(plain.images[chosen]), plain.labels[chosen])
+    trainer.step()
+    plain.step()
+    assert trainer.loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert plain.loss.item() == pytest.approx(as_they_are.item(), abs=1e-6)
+    gradient = dict(trainer.network.named_parameters())["stages.conv1.weight"].grad
+    assert not torch.equal(gradient, dict(plain.network.named_parameters())["stages.conv1.weight"].grad)
 
 
 def test_ten_thousand_digits_make_78_batches():

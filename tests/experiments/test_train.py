@@ -86,6 +86,30 @@ def test_below_zero_the_fold_seed_keeps_the_order_of_the_file():
     assert divide(torch.arange(10_000) % 10, config, 1).train.tolist() == list(range(1000, 2000))
 
 
+def test_a_network_may_be_tested_on_the_first_of_its_test_digits_only():
+    labels = torch.arange(10_000) % 10
+    config = load_experiment("table1", "quick").settings.data
+    for fold in (0, 2):
+        whole, few = divide(labels, config, fold), divide(labels, replace(config, tested=1000), fold)
+        assert torch.equal(few.train, whole.train)
+        assert torch.equal(few.test, whole.test[:1000])
+
+
+def test_only_the_network_with_augmentation_sees_its_digits_rescaled(tmp_path):
+    """A range of one factor, 1, is no augmentation: the ConvNet with it ends where the other does."""
+    weights = {}
+    for name, rescale in (("as they are", [1.0, 1.0]), ("rescaled", [0.5, 2.0])):
+        changes = {**SETTINGS, "models": ["convnet", "augmented"], "training.rescale": rescale}
+        run_experiment(load_experiment("background", "quick", changes), tmp_path / name.replace(" ", ""))
+        for model in ("convnet", "augmented"):
+            path = tmp_path / name.replace(" ", "") / "weights" / f"{model}-fold1-seed5.safetensors"
+            weights[name, model] = load_file(path)["classifier.fc1.weight"]
+    plain = weights["as they are", "convnet"]
+    torch.testing.assert_close(weights["as they are", "augmented"], plain, rtol=0, atol=1e-6)
+    assert torch.equal(weights["rescaled", "convnet"], plain)
+    assert not torch.allclose(weights["rescaled", "augmented"], plain, rtol=0, atol=1e-5)
+
+
 def test_with_test_digits_named_each_fold_is_a_draw_and_smaller_sets_are_part_of_larger_ones():
     labels = torch.arange(10_000) % 10
     small, large = (

@@ -107,6 +107,44 @@ def test_a_network_scores_as_in_the_loops(batch):
     assert len({round(score, 6) for score in expected}) > 5
 
 
+@pytest.mark.parametrize(("neuron", "size"), [("centre", 8), ("centre", 7), ("channel", 8)])
+def test_other_neurons_of_a_map_score_as_if_the_network_put_out_nothing_else(neuron, size):
+    """The centre is one position of an odd map and four of an even one; a channel is its maximum."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()).double()
+    images = torch.rand(60, 1, size, size, dtype=torch.float64)
+    transform = lambda some, factor: some * factor + 0.1 * some.roll(1, 2)  # noqa: E731
+
+    class Reduced(nn.Module):
+        def forward(self, maps):
+            if neuron == "channel":
+                return maps.amax((2, 3))
+            return maps[:, :, 2:4, 2:4].flatten(1) if size == 8 else maps[:, :, 2, 2]
+
+    alone = nn.Sequential(model[0], nn.Sequential(model[1], Reduced()))
+    found = invariance_scores(model, images, ["1"], transform, [0.5, 1.2], firing=0.2, neuron=neuron)["1"]
+    assert found.tolist() == pytest.approx(loop_scores(alone, images, transform, [0.5, 1.2], 0.2))
+    assert len(found) == {("centre", 8): 12, ("centre", 7): 3, ("channel", 8): 3}[neuron, size]
+
+
+def test_a_layer_without_positions_has_a_neuron_for_each_number():
+    every = [
+        invariance_scores(
+            Units(lambda v, f: v, lambda v, f: v * f), torch.rand(50, 2), ["out"], turn, [0.5, 1], neuron=neuron
+        )["out"].tolist()
+        for neuron in ("position", "centre", "channel")
+    ]
+    assert every[0] == every[1] == every[2]
+
+
+@pytest.mark.parametrize(
+    ("count", "part", "expected"), [(12, 0.2, 11.5), (13, 0.2, 12.0), (8, 0.2, 7.5), (7, 0.2, 7.0)]
+)
+def test_the_best_part_is_rounded_to_whole_neurons(count, part, expected):
+    """Of 1 … 12 a fifth are 2.4 neurons, of 13 they are 2.6, of 8 they are 1.6 and of 7 they are 1.4."""
+    assert top_mean(torch.arange(1.0, count + 1), part) == expected
+
+
 def test_the_best_part_of_the_neurons_is_averaged():
     assert top_mean(torch.tensor([0.0, 10, 4, 8, 2, 6, 1, 3, 5, 7]), 0.2) == 9
     assert top_mean(torch.tensor([1.0, 2.0]), 0.2) == 2
@@ -121,6 +159,7 @@ def test_the_best_part_of_the_neurons_is_averaged():
         ({"images": torch.zeros(0, 2)}, "`images` must not be empty"),
         ({"factors": []}, "`factors` must not be empty"),
         ({"firing": 0}, "`firing` must lie above 0 and not above 1, got 0"),
+        ({"neuron": "cell"}, "`neuron` must be one of position, centre, channel, got 'cell'"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(change, message):

@@ -13,8 +13,11 @@ from scaleconv.models import (
     ConvNet,
     FullyConvolutional,
     HierarchicalConvNet,
+    MultiColumnConvNet,
+    MultiStageConvNet,
     PyramidEnsemble,
     Shape,
+    TiledConv2d,
     UNet,
     make_model,
 )
@@ -33,6 +36,14 @@ def test_convnet_and_si_convnet_have_the_papers_parameters():
     assert parameters(make_model("convnet")) == parameters(make_model("si_convnet")) == 147_524
     assert parameters(make_model("ensemble")) == 147_524
     assert parameters(make_model("hierarchical")) == 147_524 + 5 * 576 * 150
+
+
+def test_what_is_not_shared_costs_parameters():
+    convolutions = 36 * 50 + 64 * (36 * 25 + 1)
+    assert parameters(make_model("tiled")) == 147_524 + 3 * convolutions
+    assert parameters(make_model("multi_stage")) == 147_524 + 36 * 9 * 150
+    assert parameters(make_model("multi_column")) == 6 * 147_524
+    assert parameters(make_model("augmented")) == 147_524
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -66,11 +77,12 @@ def test_the_convnet_written_out():
 
 def test_at_scale_one_every_network_is_the_convnet():
     plain = ConvNet(shape=SMALL)
-    others = {name: make_model(name, SMALL, (1,)) for name in CLASSIFIERS}
+    others = {name: make_model(name, SMALL, (1,)) for name in CLASSIFIERS if name not in ("tiled", "multi_stage")}
     for name, network in others.items():
-        prefix = "network." if name == "ensemble" else ""
+        prefix = {"ensemble": "network.", "multi_column": "columns.0."}.get(name, "")
         network.load_state_dict({prefix + key: value for key, value in plain.state_dict().items()})
-        torch.testing.assert_close(network(IMAGES), plain(IMAGES))
+        expected = plain(IMAGES).log_softmax(1) if name == "multi_column" else plain(IMAGES)
+        torch.testing.assert_close(network(IMAGES), expected)
 
 
 def test_the_hierarchical_network_concatenates_what_each_scale_gives():
@@ -95,6 +107,56 @@ def test_the_ensemble_pools_the_scores_of_rescaled_images(pool):
     stacked = torch.stack(scores)
     expected = stacked.max(0).values if pool == "max" else stacked.mean(0)
     torch.testing.assert_close(network(IMAGES), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tile", [1, 2, 3])
+def test_each_output_of_a_tiled_convolution_has_the_filter_of_its_place_in_the_tile(tile):
+    torch.manual_seed(0)
+    layer = TiledConv2d(2, 3, 3, tile=tile).double()
+    images = torch.rand(2, 2, 9, 8, dtype=torch.float64)
+    output = layer(images)
+    assert output.shape == (2, 3, 7, 6)
+    for row in range(7):
+        for column in range(6):
+            place = (row % tile) * tile + column % tile
+            weight, bias = layer.weight[3 * place : 3 * place + 3], layer.bias[3 * place : 3 * place + 3]
+            patch = images[:, :, row : row + 3, column : column + 3]
+            expected = torch.einsum("nchw,mchw->nm", patch, weight) + bias
+            torch.testing.assert_close(output[:, :, row, column], expected)
+
+
+def test_every_filter_of_a_tiled_convolution_learns():
+    layer = TiledConv2d(1, 2, 3)
+    layer(torch.rand(1, 1, 6, 6)).sum().backward()
+    assert (layer.weight.grad.abs().sum((1, 2, 3)) > 0).all()
+    assert layer.bias.grad.tolist() == [4.0] * 8  # 16 outputs, 4 for each place
+
+
+def test_the_classifier_of_the_multi_stage_network_sees_both_stages():
+    network = MultiStageConvNet(shape=SMALL)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.05)
+    first = network.stages.pool1(network.stages.conv1(IMAGES).relu())  # (2, 3, 11, 11)
+    second = network.stages.pool2(network.stages.conv2(first).relu())  # (2, 4, 3, 3)
+    # Three windows that cover eleven pixels: 0 … 3, 3 … 7, 7 … 10.
+    ends = [(0, 4), (3, 8), (7, 11)]
+    pooled = torch.stack([torch.stack([first[..., a:b, c:d].amax((2, 3)) for c, d in ends], -1) for a, b in ends], -2)
+    expected = network.classifier(torch.cat([pooled.flatten(1), second.flatten(1)], 1))
+    torch.testing.assert_close(network(IMAGES), expected)
+
+
+def test_the_columns_of_the_multi_column_network_have_a_scale_each_and_share_nothing():
+    torch.manual_seed(0)
+    network = MultiColumnConvNet(shape=SMALL, scales=(0.8, 1, 2))
+    scores = []
+    for scale, column in zip((0.8, 1, 2), network.columns, strict=True):
+        theta = torch.tensor([[1 / scale, 0, 0], [0, 1 / scale, 0]]).expand(2, -1, -1)
+        grid = F.affine_grid(theta, IMAGES.shape, align_corners=False)
+        level = F.grid_sample(IMAGES, grid, padding_mode="border", align_corners=False)
+        scores.append(F.log_softmax(column(level), 1))
+    torch.testing.assert_close(network(IMAGES), torch.stack(scores).mean(0), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(network.columns[0].stages.conv1.weight, network.columns[1].stages.conv1.weight)
 
 
 def test_weights_are_gaussian_and_biases_zero():

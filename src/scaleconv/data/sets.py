@@ -190,7 +190,7 @@ def scalar_mean(images: Tensor) -> float:
     """The mean over all images and pixels, one number.
 
     Deviation: the paper subtracts "the training mean", which may be read as a mean image. A mean image does not scale
-    with the digit and costs half of the layer's gain; one number leaves the background constant.
+    with the digit; one number leaves the background constant.
     """
     if not images.numel():
         raise ValueError("`images` must not be empty: there is no mean of nothing")

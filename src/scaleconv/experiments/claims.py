@@ -1,29 +1,43 @@
-"""The paper's claims beside what the records say: the same or not.
+"""The paper's claims beside what the records say: the same, better or worse, with the interval that decides it.
 
 A check is one function, registered under the name that `checks` of an item's file gives. The paper's numbers come from
-that file.
+that file. One rule decides all claims. Every fold gives one number, and all folds a 95 % interval of its mean.
+
+A number of the paper is compared with that interval. *Same*: the number lies in it. *Better* or *worse*: it does not.
+Where the paper has a deviation over its own six folds, the interval is that of the difference between the two means.
+
+A direction that the paper states without a number is the paired difference between two networks. *Same*: the interval
+lies on the paper's side of 0, at every point that the claim is about. *Worse*: it does not; the claim is not shown.
+
+One fold has no interval: it decides nothing, and neither does a point that is missing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from .config import Item
-from .panels import Line, Panel, make_panels, signed_percent
+from ..metrics import MOST_PAIRS, Interval, Summary, interval, sign_flip_test
+from .config import TITLES, Item
+from .panels import Line, Panel, Repeat, make_panels, relative_change, signed_percent
 from .records import Record
-from .tables import make_rows
+from .tables import run_errors
 
 OURS, BASE = "si_convnet", "convnet"
-PAIRS = ((OURS, BASE), ("si_rbm", "rbm"))  # of table 1: with scale-invariant filters, and without
-ROUNDING = 1e-9  # a change that equals the paper's is as large as the paper's
+# Of table 1, the method and what the paper compares it with.
+PAIRS = ((OURS, BASE), (OURS, "hierarchical"), ("hierarchical", BASE), ("si_rbm", "rbm"))
+PAPER_FOLDS = 6  # behind each deviation of table 1
+SAME, BETTER, WORSE = "same", "better", "worse"
+
+ByRepeat = Mapping[Repeat, float]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper, ours beside it, and whether they agree; None where that is not all measured yet."""
+    """One sentence of the paper, ours beside it, and the verdict; None where not all of it is measured yet."""
 
     paper: str
     ours: str
-    holds: bool | None
+    verdict: str | None
 
 
 Check = Callable[[Item, Sequence[Record]], list[Claim]]
@@ -51,29 +65,34 @@ def check_claims(item: Item, records: Sequence[Record]) -> list[Claim]:
     return [claim for name in item.checks for claim in CHECKS[name](item, records)]
 
 
+def compare(found: Interval | None, paper: float) -> str | None:
+    """The verdict on a number of the paper, where less is better."""
+    if found is None:
+        return None
+    if found.high < paper:
+        return BETTER
+    return WORSE if found.low > paper else SAME
+
+
 @register("table")
 def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
-    """Each method within the paper's spread or below, and the error against the method without scales."""
+    """The error of each method, and the methods that the paper compares, fold by fold."""
+    errors = run_errors(records)
     claims = []
-    for row in make_rows(records, item.paper, BASE):
-        if row.ours is None or not row.paper:
-            continue
-        mean, *std = row.paper
-        spread = std[0] if std else row.ours.std or 0.0
-        claims.append(
-            Claim(
-                f"{row.title}: {' ± '.join(f'{value:.2f}' for value in row.paper)} %",
-                f"{row.ours.mean:.2f} % (n = {row.ours.n})",
-                row.ours.mean <= mean + spread,
-            )
-        )
-    for name, other in PAIRS:
-        found = {row.model: row for row in make_rows(records, item.paper, other)}
-        ours, base = found.get(name), found.get(other)
-        if ours and base and ours.change is not None and ours.paper and base.paper:
-            paper = 100 * (ours.paper[0] / base.paper[0] - 1)
-            text = f"error of {ours.title} vs {base.title}: {signed_percent(paper)}"
-            claims.append(Claim(text, signed_percent(ours.change), ours.change <= paper + ROUNDING))
+    for model in TITLES:
+        if model in errors and model in item.paper:
+            mean, *std = item.paper[model]
+            values = list(errors[model].values())
+            found = interval(values, against=Summary(mean, std[0], PAPER_FOLDS) if std else None)
+            paper = f"{TITLES[model]}: {' ± '.join(f'{value:.2f}' for value in item.paper[model])} %"
+            ours = f"{fmean(values):.2f} %{_bounds(found)}, n = {len(values)}"
+            claims.append(Claim(paper, ours, compare(found, mean)))
+    for model, other in PAIRS:
+        both = _paired(errors.get(model, {}), errors.get(other, {}), relative_change)
+        if both and model in item.paper and other in item.paper:
+            paper_change = relative_change(item.paper[model][0], item.paper[other][0])
+            text = f"error of {TITLES[model]} vs {TITLES[other]}: {signed_percent(paper_change)}"
+            claims.append(_percentage(text, list(both.values()), paper_change))
     return claims
 
 
@@ -83,25 +102,35 @@ def _below(item: Item, records: Sequence[Record]) -> list[Claim]:
     panel, lines = _compared(item, records)
     if not lines:
         return []
-    rows = _both(panel, lines)
-    below = sum(ours < base for _, ours, base, _ in rows)
-    clearly = sum(ours + spread < base for _, ours, base, spread in rows)
-    missing = len(panel.xs) - len(rows)
-    text = f"below at {below} of {len(rows)}, at {clearly} with bars (± std) that do not meet"
+    gaps = _differences(panel, lines)
+    found = {x: interval(list(gap.values())) for x, gap in gaps.items() if gap}
+    below = sum(each is not None and each.high < 0 for each in found.values())
+    above = sum(each is not None and each.low > 0 for each in found.values())
+    missing = len(panel.xs) - len(found)
+    text = f"below at {below} of {len(found)}, above at {above}; {_difference(_mean_over_points(gaps), 'on average ')}"
     text += f"; {missing} not measured yet" if missing else ""
-    holds = None if missing and below == len(rows) else below == len(rows)
-    return [Claim("SI-ConvNet below ConvNet at every point", text, holds)]
+    undecided = missing or any(each is None for each in found.values())
+    verdict = WORSE if above else None if undecided else SAME if below == len(found) else WORSE
+    return [Claim("SI-ConvNet below ConvNet at every point", text, verdict)]
 
 
 @register("gap_shrinks")
 def _gap_shrinks(item: Item, records: Sequence[Record]) -> list[Claim]:
-    """The gap between the two networks is smaller at the last point than at the first."""
+    """The gap between the two networks is smaller at the last point than at the first, and has not changed its sign."""
     panel, lines = _compared(item, records)
-    if not (lines and len(rows := _both(panel, lines)) == len(panel.xs) > 1):
+    if not lines or len(panel.xs) < 2:
         return []
-    first, last = rows[0][2] - rows[0][1], rows[-1][2] - rows[-1][1]
-    text = f"from {first:.2f} to {last:.2f} points".replace("-", "−")
-    return [Claim(f"the gap shrinks with the {panel.x}", text, abs(last) < abs(first))]
+    gaps = _differences(panel, lines)
+    first, last = ({repeat: -gap for repeat, gap in gaps[x].items()} for x in (panel.xs[0], panel.xs[-1]))
+    change = _paired(last, first, lambda late, early: late - early)
+    if not change:
+        return []
+    shrinks, left = interval(list(change.values())), interval(list(last.values()))
+    text = f"from {fmean(first.values()):.2f} to {fmean(last.values()):.2f} points".replace("-", "−")
+    verdict = None
+    if shrinks and left:
+        verdict = SAME if shrinks.high < 0 and left.high >= 0 else WORSE
+    return [Claim(f"the gap shrinks with the {panel.x}", f"{text}; {_difference(change, 'change ')}", verdict)]
 
 
 @register("reduction")
@@ -110,13 +139,14 @@ def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
     panel, lines = _compared(item, records)
     if not lines:
         return []
+    changes = _differences(panel, lines, relative_change)
     claims = []
-    for name, (least, *_) in item.paper.items():
+    for name, (paper, *_) in item.paper.items():
         where = name.partition(" at ")[2]
-        found = panel.change(lines[0], float(where)) if where else panel.mean_change(lines[0])
-        if found is not None:
-            paper = f"error vs ConvNet {f'at scale {where}' if where else 'on average'}: {signed_percent(-least, 0)}"
-            claims.append(Claim(paper, signed_percent(found), found <= -least + ROUNDING))
+        found = changes.get(float(where), {}) if where else _mean_over_points(changes)
+        if found:
+            text = f"error vs ConvNet {f'at scale {where}' if where else 'on average'}: {signed_percent(-paper, 0)}"
+            claims.append(_percentage(text, list(found.values()), -paper))
     return claims
 
 
@@ -124,29 +154,43 @@ def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
 def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
     """From the first point to the last the error of SI-ConvNet grows by less."""
     panel, lines = _compared(item, records)
-    if not (lines and len(rows := _both(panel, lines)) == len(panel.xs) > 1):
+    if not lines or len(panel.xs) < 2:
         return []
-    width = rows[-1][0] - rows[0][0]
-    ours, base = ((rows[-1][column] - rows[0][column]) / width for column in (1, 2))
-    text = f"{ours:.2f} against {base:.2f} points per unit of half-width"
-    return [Claim("the error of SI-ConvNet grows more slowly with the range", text, ours < base)]
+    low, high = panel.xs[0], panel.xs[-1]
+
+    def slope(late: float, early: float) -> float:
+        return (late - early) / (high - low)
+
+    ours, base = (_paired(line.values.get(high, {}), line.values.get(low, {}), slope) for line in lines)
+    slower = _paired(ours, base, lambda a, b: a - b)
+    if not slower:
+        return []
+    found = interval(list(slower.values()))
+    means = " against ".join(f"{fmean(slopes.values()):.2f}" for slopes in (ours, base))
+    text = f"{means} points per unit of half-width; {_difference(slower)}"
+    verdict = None if found is None else SAME if found.high < 0 else WORSE
+    return [Claim("the error of SI-ConvNet grows more slowly with the range", text, verdict)]
 
 
 @register("invariant")
 def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
     """SI-ConvNet has the higher score at every layer."""
     panel, lines = _compared(item, records)
-    rows = _both(panel, lines) if lines else []
-    if not rows:
+    gaps = {x: gap for x, gap in _differences(panel, lines).items() if gap} if lines else {}
+    if not gaps:
         return []
-    texts = [f"{panel.label(x)} {ours:.1f} against {base:.1f}" for x, ours, base, _ in rows]
-    above = all(ours > base for _, ours, base, _ in rows)
-    return [Claim("SI-ConvNet more invariant at every layer", "; ".join(texts), above)]
+    found = {x: interval(list(gap.values())) for x, gap in gaps.items()}
+    each_layer = [f"{panel.label(x)} {_signed(list(gap.values()))}" for x, gap in gaps.items()]
+    text = f"{'; '.join(each_layer)}; n = {min(map(len, gaps.values()))}"
+    verdict = None
+    if all(found.values()) and len(found) == len(panel.xs):
+        verdict = SAME if all(each is not None and each.low > 0 for each in found.values()) else WORSE
+    return [Claim("SI-ConvNet more invariant at every layer", text, verdict)]
 
 
 @register("operations")
 def _operations(item: Item, records: Sequence[Record]) -> list[Claim]:
-    """The paper's formula at the paper's scales, and the operations that are counted there."""
+    """The paper's formula at the paper's scales, and the operations that are counted there: exact, without interval."""
     claims = []
     for panel in make_panels(item, records):
         at = {line.model: line.at(2.0) for line in panel.lines}
@@ -154,7 +198,8 @@ def _operations(item: Item, records: Sequence[Record]) -> list[Claim]:
         if formula and chosen and direct and panel.x.startswith("largest"):
             text = f"formula ×{formula.mean:.1f}; counted ×{direct.mean:.1f} direct, ×{chosen.mean:.1f} as we do it"
             least = item.paper["factor"][0]
-            claims.append(Claim(f"×{least:.0f} operations, {panel.title}", text, chosen.mean <= least))
+            verdict = compare(Interval(chosen.mean, chosen.mean, chosen.mean), least)
+            claims.append(Claim(f"×{least:.0f} operations, {panel.title}", text, verdict))
     return claims
 
 
@@ -168,11 +213,43 @@ def _compared(item: Item, records: Sequence[Record]) -> tuple[Panel, Networks | 
     return panel, ((found[OURS], found[BASE]) if OURS in found and BASE in found else None)
 
 
-def _both(panel: Panel, lines: Networks) -> list[tuple[float, float, float, float]]:
-    """x, the two means, and the sum of their deviations, where both were measured."""
-    rows = []
-    for x in panel.xs:
-        ours, base = lines[0].at(x), lines[1].at(x)
-        if ours and base:
-            rows.append((x, ours.mean, base.mean, (ours.std or 0.0) + (base.std or 0.0)))
-    return rows
+def _paired(ours: ByRepeat, base: ByRepeat, combine: Callable[[float, float], float]) -> dict[Repeat, float]:
+    """One number for each repeat that both have."""
+    return {repeat: combine(value, base[repeat]) for repeat, value in ours.items() if repeat in base}
+
+
+def _differences(
+    panel: Panel, lines: Networks, combine: Callable[[float, float], float] = lambda a, b: a - b
+) -> dict[float, dict[Repeat, float]]:
+    """SI-ConvNet less ConvNet at each x, for each repeat."""
+    return {x: _paired(lines[0].values.get(x, {}), lines[1].values.get(x, {}), combine) for x in panel.xs}
+
+
+def _mean_over_points(gaps: Mapping[float, ByRepeat]) -> dict[Repeat, float]:
+    """For each repeat that has every point: some points are harder than others."""
+    whole = set.intersection(*(set(gap) for gap in gaps.values())) if gaps else set()
+    return {repeat: fmean(gap[repeat] for gap in gaps.values()) for repeat in sorted(whole)}
+
+
+def _percentage(paper: str, changes: Sequence[float], expected: float) -> Claim:
+    """A relative change of the error against the paper's."""
+    found = interval(changes)
+    bounds = "" if found is None else f" [{signed_percent(found.low)[:-2]}, {signed_percent(found.high)[:-2]}]"
+    return Claim(paper, f"{signed_percent(fmean(changes))}{bounds}, n = {len(changes)}", compare(found, expected))
+
+
+def _difference(by_repeat: ByRepeat, about: str = "difference ") -> str:
+    """Mean, interval and the exact test of paired differences, as text."""
+    values = list(by_repeat.values())
+    if not values:
+        return "no fold has every point"
+    p = f", p = {sign_flip_test(values):.3f}" if len(values) <= MOST_PAIRS else ""
+    return f"{about}{_signed(values)}{p}, n = {len(values)}"
+
+
+def _signed(values: Sequence[float]) -> str:
+    return f"{fmean(values):+.2f}{_bounds(interval(values), '+')}".replace("-", "−")
+
+
+def _bounds(found: Interval | None, sign: str = "") -> str:
+    return "" if found is None else f" [{found.low:{sign}.2f}, {found.high:{sign}.2f}]"

@@ -15,8 +15,10 @@ from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type
 
 from ..data import parse_scales
 from ..data.scaled import TRUNCATIONS
+from ..metrics import NEURONS
 from ..models import DENSE, UNSUPERVISED, Recipe, Shape
 from ..models import TITLES as NETWORKS
+from ..models.alignment import ALIGNMENTS, BORDERS
 from ..models.images import check_count
 from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
@@ -64,6 +66,7 @@ class DataConfig:
         sets: how many sets.
         fold_seed: of the order in which digits are drawn; below 0, sets are filled in the order of the file.
         truncate: `error` refuses to cut off foreground at the edge of the canvas, `allow` cuts it.
+        tested: how many of the test digits are tested on, the first ones; 0 for all.
         held_out: test on this many of the training digits instead of the test digits, and train on the rest. For
             choosing settings. 0 for none.
         scene: most digits in an image. 0 for one digit in its middle and one label; else as many scenes as digits are
@@ -81,6 +84,7 @@ class DataConfig:
     sets: int = 6
     fold_seed: int = 0
     truncate: str = "error"
+    tested: int = 0
     held_out: int = 0
     scene: int = 0
     pieces: int = 0
@@ -89,9 +93,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         parse_scales(self.scales)
         _at_least(self, 1, "size", "train")
-        _at_least(
-            self, 0, "test", "held_out", "scene", "pieces", "noise", "seed", *(("fold_seed",) if self.test else ())
-        )
+        counts = ("test", "tested", "held_out", "scene", "pieces", "noise", "seed")
+        _at_least(self, 0, *counts, *(("fold_seed",) if self.test else ()))
         _at_most(self, LARGEST_CANVAS, "size")
         _at_most(self, LARGEST_SEED, "seed", "fold_seed")
         if self.held_out >= self.train:
@@ -109,9 +112,11 @@ class NetworkConfig:
         maps: feature maps of the two stages.
         kernel: side of the first kernel.
         hidden: units of the fully connected layer.
-        scales: of every network but the plain ones.
+        scales: of every network that has any.
         second_scales: of the second layer of the SI-ConvNet; `scales` if empty.
         antialias: whether scale-invariant layers smooth an image before they shrink it.
+        align, border: rules of the layers of the SI-ConvNet, as `AlignedSIConv2d` has them; the defaults are those of
+            `SIConv2d`.
     """
 
     maps: tuple[int, ...] = (36, 64)
@@ -120,9 +125,16 @@ class NetworkConfig:
     scales: tuple[float, ...] = DEFAULT_SCALES
     second_scales: tuple[float, ...] = ()
     antialias: bool = False
+    align: str = "exact"
+    border: str = "absent"
 
     def __post_init__(self) -> None:
         check_scales(self.scales)
+        for name, known in (("align", ALIGNMENTS), ("border", BORDERS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.antialias and (self.align, self.border) != ("exact", "absent"):
+            raise ValueError(f"`antialias` must be off with `align` (={self.align}) and `border` (={self.border})")
         if self.second_scales:
             check_scales(self.second_scales)
         if len(self.maps) != 2 or min(self.maps) < 1:
@@ -138,30 +150,37 @@ class TrainingConfig:
     """The recipe of stochastic gradient descent, the same for all networks of a comparison.
 
     Attributes:
-        epochs: passes over the training digits.
-        batch: digits in a step; the last, partial batch of an epoch is left out.
+        epochs: how many.
+        steps: in an epoch, whatever the number of digits. 0 makes an epoch one pass over the training digits.
+        batch: digits in a step; the last, partial batch of a pass is left out.
         learning_rate: fixed.
         momentum: of the gradient.
         weight_decay: of the weights; biases have none.
         bias_rate: learning rate of the biases, in units of `learning_rate`.
+        rescale: the least and the largest factor by which the ConvNet with augmentation sees a digit rescaled, another
+            one in each step; no other network does.
         precision: `float32`, or `bfloat16` for mixed precision.
         evaluate_every: epochs between two tests; the last epoch is always tested.
         checkpoint_every: epochs between two checkpoints; more if these take less than five seconds.
     """
 
     epochs: int = 700
+    steps: int = 0
     batch: int = 128
     learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 1e-4
     bias_rate: float = 2.0
+    rescale: tuple[float, ...] = (0.5, 2.0)
     precision: str = "float32"
     evaluate_every: int = 10
     checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "epochs", "batch", "evaluate_every", "checkpoint_every")
-        _at_least(self, 0, "learning_rate", "momentum", "weight_decay", "bias_rate")
+        _at_least(self, 0, "steps", "learning_rate", "momentum", "weight_decay", "bias_rate")
+        if len(self.rescale) != 2 or not 0 < self.rescale[0] <= self.rescale[1]:
+            raise ValueError(f"`rescale` must be two factors above 0, the smaller first, got {list(self.rescale)}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
 
@@ -175,6 +194,9 @@ class MeasureConfig:
         scales: factors by which digits are rescaled for it.
         layers: names of the modules whose output is measured.
         digits: how many of the test digits it is measured on; 0 for all.
+        neuron: for invariance, what counts as a neuron of a map: `position` for every number in it, `centre` for those
+            at its centre, `channel` for the maximum of each channel.
+        digits_at: the one scale of the digits that are rescaled for invariance; 0 for each digit's own.
         firing: for invariance, the share of the images that a neuron fires to.
         top: for invariance, the share of a layer's neurons that is averaged, the most invariant first.
     """
@@ -183,13 +205,17 @@ class MeasureConfig:
     scales: tuple[float, ...] = ()
     layers: tuple[str, ...] = ()
     digits: int = 0
+    neuron: str = "position"
+    digits_at: float = 0.0
     firing: float = 0.01
     top: float = 0.2
 
     def __post_init__(self) -> None:
         if self.kind and self.kind not in MEASURES:
             raise ValueError(f"`kind` must be one of {', '.join(MEASURES)}, got {self.kind!r}")
-        _at_least(self, 0, "digits")
+        _at_least(self, 0, "digits", "digits_at")
+        if self.neuron not in NEURONS:
+            raise ValueError(f"`neuron` must be one of {', '.join(NEURONS)}, got {self.neuron!r}")
         for name in ("firing", "top"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` must lie above 0 and not above 1, got {getattr(self, name)}")

@@ -252,7 +252,7 @@ def _panels(item: CostStudy, records: Sequence[Record]) -> list[Panel]:
                     if values:
                         lines.append(Line(method, title, values))
                 if lines:
-                    panels.append(Panel(layer.title, axis, unit, lines, log_y=True))
+                    panels.append(Panel(layer.title, axis, unit, lines, log_y=True, group=f"{quantity} {sweep}"))
     return panels
 
 

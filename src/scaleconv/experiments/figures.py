@@ -5,7 +5,7 @@ bytes. What an RBM learned is drawn from its weights, which are kept on the mach
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,7 +18,7 @@ from ..models import UNSUPERVISED
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
 from .config import TITLES, Experiment, Item
-from .panels import Line, Panel, make_panels, relative_change, signed_percent
+from .panels import Line, Panel, make_panels, of_model, relative_change, signed_percent
 from .records import Record, writing
 
 COLOURS = {
@@ -26,6 +26,10 @@ COLOURS = {
     "si_convnet": "#cc3311",
     "hierarchical": "#228833",
     "ensemble": "#aa7700",
+    "tiled": "#aa3377",
+    "multi_stage": "#332288",
+    "multi_column": "#117733",
+    "augmented": "#77aadd",
     "fcn": "#004488",
     "si_fcn": "#bb5566",
     "unet": "#88ccee",
@@ -53,6 +57,7 @@ MARKERS = {
     **{"plain": "s", "plain-scale": "s", "pyramid": "D", "pyramid-scale": "D"},
     **{"fcn": "s", "unet": "^"},
 }
+STYLES = ("-", "--", ":")  # of the panels that are drawn into one
 FORMATS = ("png", "svg")
 FEW = 20  # tests of a run that are marked on its line
 LETTERS = 50  # that fit under an axis
@@ -64,27 +69,55 @@ def draw(item: Item, records: Sequence[Record], folder: Path, name: str) -> list
     """Draw the figure of an item into a folder, in every format."""
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
     if isinstance(item, Experiment) and item.is_table:
-        draw_errors(records, item.title, item.claim, paths)
+        draw_errors(records, item.paper, item.title, item.claim, paths)
     else:
         draw_panels(make_panels(item, records), item.title, item.claim, paths)
     return paths
 
 
-def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequence[Path]) -> None:
-    """Test error against epoch, one line per method: the mean over its runs, and their range.
+def draw_errors(
+    records: Sequence[Record], paper: Mapping[str, Sequence[float]], title: str, claim: str, paths: Sequence[Path]
+) -> None:
+    """Two panels: the errors of the methods beside the paper's, and those of networks against the epoch.
 
-    Methods that learn features have one error, that of the classifier at the end; it is drawn across all epochs.
+    The control on pixels is left out of the bars beside others, which its error would make small.
     """
-    figure = make_figure(7, 4.5)
-    axis = figure.add_subplot()
-    for model in [name for name in TITLES if any(record.model == name for record in records)]:
-        runs = [record for record in records if record.model == model]
-        if model in UNSUPERVISED:
-            errors = [record.error for record in runs]
-            label = f"{TITLES[model]}: {fmean(errors):.2f} % (n = {len(runs)})"
-            axis.axhline(fmean(errors), color=COLOURS[model], label=label, linestyle="--")
-            axis.axhspan(min(errors), max(errors), color=COLOURS[model], alpha=0.15, linewidth=0)
-            continue
+    models = [name for name in TITLES if any(record.model == name for record in records)]
+    figure = make_figure(11.5, 4.8)
+    bars, curves = figure.subplots(1, 2)
+    shown = [model for model in models if model != "pixels"] or models
+    _error_bars(bars, {model: [record.error for record in of_model(records, model)] for model in shown}, paper)
+    if networks := [model for model in models if model not in UNSUPERVISED]:
+        _error_curves(curves, {model: of_model(records, model) for model in networks})
+    else:
+        curves.set_axis_off()
+    save_figure(figure, title, claim, paths)
+
+
+def _error_bars(axis: Any, errors: Mapping[str, Sequence[float]], paper: Mapping[str, Sequence[float]]) -> None:
+    """A bar for each method with the deviation of its folds, and the paper's under it."""
+    for place, (model, values) in enumerate(errors.items()):
+        ours = summarise(values)
+        both = [(ours.mean, ours.std or 0.0, {"color": COLOURS[model]}, f"{ours.mean:.2f} (n = {ours.n})")]
+        if model in paper:
+            mean, *std = paper[model]
+            style = {"color": "white", "edgecolor": COLOURS[model], "hatch": "///"}
+            both.append((mean, std[0] if std else 0.0, style, f"{mean:.2f} (paper)"))
+        height = 0.8 / len(both)
+        for row, (mean, spread, style, label) in enumerate(both):
+            at = place + (row - (len(both) - 1) / 2) * height
+            axis.barh(at, mean, height, xerr=spread, capsize=2, **style)
+            axis.text(mean + spread, at, f"  {label}", va="center", fontsize=7)
+    axis.set_yticks(range(len(errors)), [TITLES[model] for model in errors])
+    axis.invert_yaxis()
+    axis.margins(x=0.25)  # room for the numbers
+    axis.set(xlabel="test error (%), mean ± std")
+    axis.grid(alpha=0.3, axis="x")
+
+
+def _error_curves(axis: Any, records: Mapping[str, Sequence[Record]]) -> None:
+    """Test error against the epoch, one line per network: the mean over its runs, and their range."""
+    for model, runs in records.items():
         by_epoch: dict[int, list[float]] = {}
         for record in runs:
             for entry in record.history:
@@ -92,38 +125,42 @@ def draw_errors(records: Sequence[Record], title: str, claim: str, paths: Sequen
                     by_epoch.setdefault(entry.epoch, []).append(entry.test_error)
         epochs = sorted(epoch for epoch, errors in by_epoch.items() if len(errors) == len(runs))
         means = [fmean(by_epoch[epoch]) for epoch in epochs]
-        label = f"{TITLES[model]}: {means[-1]:.2f} % (n = {len(runs)})"
         marker = "o" if len(epochs) <= FEW else None
-        axis.plot(epochs, means, color=COLOURS[model], label=label, marker=marker, markersize=4)
+        axis.plot(epochs, means, color=COLOURS[model], label=TITLES[model], marker=marker, markersize=4)
         low, high = ([end(by_epoch[epoch]) for epoch in epochs] for end in (min, max))
         axis.fill_between(epochs, low, high, color=COLOURS[model], alpha=0.15, linewidth=0)
     axis.set(xlabel="epoch", ylabel="test error (%), mean and range over folds", yscale="log")
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter("{x:g}")
     axis.grid(alpha=0.3, which="both")
-    axis.legend()
-    if all(record.model in UNSUPERVISED for record in records):
-        axis.set_xticks([])
-    save_figure(figure, title, claim, paths)
+    _legend(axis)
 
 
 def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
     """All panels of an item; beside a single panel of errors, their change against the baseline."""
     compare = len(panels) == 1 and panels[0].kind == "lines" and bool(panels[0].compared)
-    count = len(panels) + compare
-    columns = 4 if count > 4 else count
-    figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.2 * -(-count // columns))
-    axes = figure.subplots(-(-count // columns), columns, squeeze=False).flat
-    for panel, axis in zip(panels, axes, strict=False):
-        {"lines": _lines, "bars": _bars, "shares": _shares}[panel.kind](axis, panel)
-        if panel.title:
-            axis.set_title(panel.title, fontsize=9)
+    groups: dict[object, list[Panel]] = {}
+    for number, panel in enumerate(panels):
+        groups.setdefault(panel.group or number, []).append(panel)
+    count = len(groups) + compare
+    columns = min(count, 2 if count == 4 else 3)
+    rows = -(-count // columns)
+    figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.6 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for drawn, axis in zip(groups.values(), axes, strict=False):
+        for panel, style in zip(drawn, STYLES, strict=False):
+            {"lines": _lines, "bars": _marks, "shares": _shares}[panel.kind](axis, panel, style)
+        if len(drawn) == 1 and drawn[0].title:
+            axis.set_title(drawn[0].title, fontsize=9)
     if compare:
         _changes(axes[1], panels[0])
+    for axis in list(axes)[count:]:
+        axis.set_axis_off()
     save_figure(figure, title, claim, paths)
 
 
-def _lines(axis: Any, panel: Panel) -> None:
+def _lines(axis: Any, panel: Panel, style: str) -> None:
+    layer = f", {panel.title.partition(':')[0]}" if panel.group else ""
     for line in panel.lines:
         xs = [x for x in panel.xs if x in line.values]
         found = [summarise(list(line.values[x].values())) for x in xs]
@@ -132,19 +169,19 @@ def _lines(axis: Any, panel: Panel) -> None:
             xs,
             [summary.mean for summary in found],
             [summary.std or 0 for summary in found],
-            label=f"{line.title} (n = {' / '.join(map(str, repeats))})",
-            **_style(line),
+            label=f"{line.title}{layer}" if layer else f"{line.title} (n = {' / '.join(map(str, repeats))})",
+            **{**_style(line), "linestyle": style},
         )
     axis.set(xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
     if panel.log_y:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("{x:g}" if _span(panel) < 20 else _two_and_five)
-    else:
-        axis.set_ylim(bottom=0)
+        axis.yaxis.set_minor_formatter("{x:g}" if _span(panel) < 8 else _two_and_five)
+    elif _span(panel) > 2:
+        axis.set_ylim(bottom=0)  # else the difference between the lines is what there is to see
     axis.grid(alpha=0.3, which="both")
-    axis.legend(fontsize=8)
     _ticks(axis, panel)
+    _legend(axis, panel.log_x)
 
 
 def _changes(axis: Any, panel: Panel) -> None:
@@ -159,46 +196,46 @@ def _changes(axis: Any, panel: Panel) -> None:
     axis.axhline(0, color=COLOURS[panel.baseline], linewidth=1)
     axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} vs {panel.baseline_title} (%), ± std")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
     _ticks(axis, panel)
+    _legend(axis, panel.log_x)
 
 
-def _bars(axis: Any, panel: Panel) -> None:
-    """Vertical bars; horizontal ones where the labels would not fit under them."""
+def _marks(axis: Any, panel: Panel, style: str) -> None:
+    """A mark with its deviation for each value where x is no quantity; labels that do not fit below stand at the side.
+
+    Not bars: those begin at 0, and hide a difference that is small beside the values.
+    """
     labels = _labels(panel)
-    horizontal = sum(map(len, labels)) > LETTERS
-    width = 0.8 / len(panel.lines)
+    sideways = sum(map(len, labels)) > LETTERS
+    width = 0.6 / len(panel.lines)
     for index, line in enumerate(panel.lines):
         found = {x: summary for x in panel.xs if (summary := line.at(x))}
         places = [panel.xs.index(x) + (index - (len(panel.lines) - 1) / 2) * width for x in found]
-        (axis.barh if horizontal else axis.bar)(
-            places,
-            [summary.mean for summary in found.values()],
-            width,
-            **{"xerr" if horizontal else "yerr": [summary.std or 0 for summary in found.values()]},
-            color=COLOURS[line.model],
-            alpha=0.35 if line.control else 1,
-            capsize=3,
+        means = [summary.mean for summary in found.values()]
+        spread = [summary.std or 0 for summary in found.values()]
+        axis.errorbar(
+            *((means, places) if sideways else (places, means)),
+            **{"xerr" if sideways else "yerr": spread},
+            **{**_style(line), "linestyle": "none", "markersize": 6},
+            markerfacecolor="white" if line.control else COLOURS[line.model],
             label=f"{line.title} (n = {max((summary.n for summary in found.values()), default=0)})",
         )
-    if horizontal:
+    if sideways:
         axis.set_yticks(range(len(panel.xs)), labels)
         axis.invert_yaxis()
         axis.set(ylabel=panel.x, xlabel=f"{panel.y}, mean ± std")
-        axis.grid(alpha=0.3, axis="x")
-        axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)  # above
     else:
         axis.set_xticks(range(len(panel.xs)), labels)
         axis.set(xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
-        axis.margins(y=0.35)  # room for the legend above the bars
-        axis.grid(alpha=0.3, axis="y")
-        axis.legend(fontsize=8, loc="upper left", ncols=2)
+    axis.grid(alpha=0.3)
+    _legend(axis)
 
 
-def _shares(axis: Any, panel: Panel) -> None:
+def _shares(axis: Any, panel: Panel, style: str) -> None:
     """Each column adds up to 100 %: a map of the means."""
     means = [[summary.mean if (summary := line.at(x)) else 0.0 for x in panel.xs] for line in panel.lines]
-    axis.imshow(means, origin="lower", cmap="magma_r", aspect="auto", vmin=0)
+    image = axis.imshow(means, origin="lower", cmap="magma_r", aspect="auto", vmin=0)
+    axis.figure.colorbar(image, ax=axis, label=panel.y)
     most = max(max(row) for row in means)
     for row, values in enumerate(means):
         for column, value in enumerate(values):
@@ -207,7 +244,7 @@ def _shares(axis: Any, panel: Panel) -> None:
     axis.set_xticks(range(len(panel.xs)), _labels(panel))
     axis.set_yticks(range(len(panel.lines)), [line.title for line in panel.lines])
     repeats = max((len(repeats) for line in panel.lines for repeats in line.values.values()), default=0)
-    axis.set(xlabel=panel.x, ylabel=f"level; {panel.y}, n = {repeats}")
+    axis.set(xlabel=panel.x, ylabel=f"level (n = {repeats})")
 
 
 def _style(line: Line) -> dict[str, Any]:
@@ -217,8 +254,13 @@ def _style(line: Line) -> dict[str, Any]:
         "markersize": 4,
         "capsize": 3,
         "linewidth": 1.5,
-        "linestyle": "--" if line.model == "formula" else "-",
     }
+
+
+def _legend(axis: Any, long_ticks: bool = False) -> None:
+    """Under the axis and the labels of its ticks, where it covers nothing."""
+    below = -0.26 if long_ticks else -0.16
+    axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, below), ncols=2, frameon=False, handlelength=3.5)
 
 
 def _two_and_five(value: float, _position: int) -> str:

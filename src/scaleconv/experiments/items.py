@@ -6,7 +6,7 @@ for itself. The overrides of the command line come last and reach every point. A
 and so is a value of the wrong kind.
 
 Two keys are for this module only: `order`, the item's place among the others, and `search = true` for an item that
-compares settings and is not run with all.
+compares settings or readings of the paper, and is not run with all.
 """
 
 import copy

@@ -57,17 +57,20 @@ def _test_scales(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, S
 def _invariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """The mean score of the most invariant neurons of each layer, after training and before.
 
-    The test digits of MNIST-Scale, each already at its own scale, are what is rescaled.
+    What is rescaled are the test digits of MNIST-Scale, each already at its own scale, or the same digits at one scale.
     """
     config = run.settings.measure
-    images = digits.test[: config.digits or None]
+    count = config.digits or None
+    images = digits.at_scale(config.digits_at, count) if config.digits_at else digits.test[:count]
 
     def rescale(some: Tensor, factor: float) -> Tensor:
         return make_scaled(digits.pixels(some), factor, digits.config.size, truncate="allow") - digits.mean
 
     found = {}
     for name, subject in (("trained", network), ("random", run.network().to(images.device))):
-        scores = invariance_scores(subject, images, config.layers, rescale, config.scales, firing=config.firing)
+        scores = invariance_scores(
+            subject, images, config.layers, rescale, config.scales, neuron=config.neuron, firing=config.firing
+        )
         values = [top_mean(scores[layer], config.top) for layer in config.layers]
         found[name] = Series([float(number) for number in range(1, len(values) + 1)], values)
     return found

@@ -51,6 +51,7 @@ class Panel:
         kind: `lines`, `bars` or `shares` (lines that add up to 100 %).
         baseline: the model that others are compared with; empty if none is.
         log_x, log_y: axes.
+        group: panels of one group are drawn into one, each with a line style of its own.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Panel:
     baseline: str = ""
     log_x: bool = False
     log_y: bool = False
+    group: str = ""
 
     @property
     def xs(self) -> list[float]:
@@ -124,11 +126,16 @@ def _panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
     kind = item.settings.measure.kind
     if not kind:
         return [model_panel(item, records, "", "")]
-    panels = []
-    for point, label in dict.fromkeys((record.point, record.label) for record in records):
-        found = ARRANGED.get(kind, _panel_per_series)(item, [record for record in records if record.point == point])
-        panels += [replace(panel, title=": ".join(filter(None, (label, panel.title)))) for panel in found]
-    return panels
+    arrange = ARRANGED.get(kind, _panel_per_series)
+    if len(item.points) == 1:
+        return arrange(item, records)
+    # What is measured has an axis of its own, so every point has panels of its own.
+    return [
+        replace(panel, title=": ".join(part for part in (point.title, panel.title) if part))
+        for point in item.points
+        if (of_point := [record for record in records if record.point == point.name])
+        for panel in arrange(item, of_point)
+    ]
 
 
 def _panel_per_series(item: Experiment, records: Sequence[Record]) -> list[Panel]:
@@ -182,7 +189,7 @@ ARRANGED: dict[str, Callable[[Experiment, Sequence[Record]], list[Panel]]] = {
 def model_panel(item: Experiment, records: Sequence[Record], series: str, title: str) -> Panel:
     """A line per model: the values of a series, or the test errors by point if none is named."""
     lines = [Line(model, TITLES[model], series_values(of_model(records, model), series)) for model in _models(records)]
-    labels = {record.x: record.label for record in records if record.x is not None and record.label}
+    labels = {} if series else {record.x: record.label for record in records if record.x is not None and record.label}
     axes = item.figure
     return Panel(title, axes.x, axes.y, lines, labels, axes.kind, item.baseline, log_x=axes.log_x, log_y=axes.log_y)
 

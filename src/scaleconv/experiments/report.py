@@ -1,7 +1,8 @@
 """The outcome of an item, all from records: on the terminal, beside the records, and in the documents.
 
 `docs/reproduction.md` keeps its prose: only the text between `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
-NAME is an item, for its table and figure, or `claims`, for the list of what the paper says and whether ours agrees.
+NAME is an item, for its table and figure, or `claims`, for the list of what the paper says, and whether ours is the
+same, better or worse.
 """
 
 import json
@@ -23,7 +24,7 @@ from .records import Record, read_records, writing
 from .tables import csv_text, make_rows, make_tables, summaries
 
 PAGE = "reproduction.md"
-SAME = {True: "yes", False: "no", None: "not yet"}
+UNDECIDED = "not yet"  # where no verdict can be given
 
 
 def print_tables(item: Item, records: Sequence[Record]) -> None:
@@ -86,8 +87,10 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
         return [f"{digits}, on {devices}."]
     pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
     epochs = joined(count for _, count in pairs)  # in the order of the digits
+    steps = numbers({record.config["training"].get("steps", 0) for record in networks} - {0})
+    length = counted(epochs, "epoch") + (f" of {counted(steps, 'step')}" if steps else "")
     maps = joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
-    return [f"{digits} for {counted(epochs, 'epoch')}, on {devices}; {maps} feature maps."]
+    return [f"{digits} for {length}, on {devices}; {maps} feature maps."]
 
 
 def _trained_on(record: Record) -> int:
@@ -215,7 +218,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
     text = page.read_text(encoding="utf-8")
     written: list[Path] = []
-    claims = [markdown_row(["item", "the paper", "ours", "same"]), markdown_row(["---"] * 4)]
+    claims = [markdown_row(["item", "the paper", "ours", "verdict"]), markdown_row(["---"] * 4)]
     for name in ITEMS:
         item = load_item(name, preset)
         folder = find_folder(results, folder_name(name, preset), small=False)
@@ -233,7 +236,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         blocks = [*pictures[:1], f"Records: `{folder.name}`.", markdown(item, records).strip(), *pictures[1:]]
         text = _replace(text, name, "\n\n".join(blocks), page)
         checked = check_claims(item, records)
-        claims += [markdown_row([name, claim.paper, claim.ours, SAME[claim.holds]]) for claim in checked]
+        claims += [markdown_row([name, claim.paper, claim.ours, claim.verdict or UNDECIDED]) for claim in checked]
     text = _replace(text, "claims", "\n".join(claims), page)
     with writing(page) as part:
         part.write_text(text, encoding="utf-8")

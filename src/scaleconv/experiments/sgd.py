@@ -2,7 +2,7 @@
 
 A `Trainer` owns a network, its optimiser and the training digits, all on one device. A step takes its digits from a
 buffer of indices at a cursor, both on the device too, so an epoch needs nothing of the host but a new order. The order
-of an epoch depends on (seed, fold, epoch) alone: a resumed run continues as if it had never stopped.
+of a pass over the digits depends on (seed, fold, pass) alone: a resumed run continues as if it had never stopped.
 
 A `TrainerGroup` trains several networks at once. One small network leaves most of a GPU idle, so there the steps of all
 networks are captured in one CUDA graph, each network on its own stream, and the graph is replayed until the epoch is
@@ -46,38 +46,64 @@ class Trainer:
         labels: (N,), or (N, H, W) where every pixel has one.
         recipe: the settings.
         seed, fold: of the order of the digits.
+        augment: rescale every digit in every step by a factor of its own, between those of `recipe.rescale`.
     """
 
     def __init__(
-        self, network: nn.Module, images: Tensor, labels: Tensor, recipe: TrainingConfig, *, seed: int, fold: int
+        self,
+        network: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        recipe: TrainingConfig,
+        *,
+        seed: int,
+        fold: int,
+        augment: bool = False,
     ) -> None:
         if len(images) < recipe.batch:
             raise ValueError(f"`batch` (={recipe.batch}) must not exceed the {len(images)} training digits")
         if images.is_cuda:  # where pooling and most convolutions are faster in this layout
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network, self.images, self.labels = network, images, labels
-        self.recipe, self.seed, self.fold = recipe, seed, fold
-        self.batches = len(images) // recipe.batch
+        self.recipe, self.seed, self.fold, self.augment = recipe, seed, fold, augment
+        self.per_pass = len(images) // recipe.batch
+        self.batches = recipe.steps or self.per_pass  # of an epoch
         self.optimiser = make_optimiser(dict(network.named_parameters()), recipe, fused=images.is_cuda)
         self.order = torch.zeros(self.batches, recipe.batch, dtype=torch.long, device=images.device)
+        self.factors = torch.ones(self.batches, recipe.batch, dtype=images.dtype, device=images.device)
         self.cursor = torch.zeros(1, dtype=torch.long, device=images.device)
         self.loss = torch.zeros((), device=images.device)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draw the order of an epoch, counted from 1."""
-        shuffled = np.random.default_rng([self.seed, self.fold, epoch]).permutation(len(self.images))
-        order = torch.from_numpy(shuffled[: self.order.numel()]).view_as(self.order)
+        """Draw the order of an epoch, counted from 1: the next batches of as many passes as it touches."""
+        first = (epoch - 1) * self.batches
+        passes = range(first // self.per_pass, -(-(first + self.batches) // self.per_pass))
+        batches = torch.cat([self._order_of_pass(number + 1) for number in passes])
+        start = first - passes[0] * self.per_pass
+        order = batches[start : start + self.batches].contiguous()
         self.order.copy_(order.pin_memory() if self.order.is_cuda else order, non_blocking=True)
+        if self.augment:
+            draws = np.random.default_rng([self.seed, self.fold, epoch, 1]).uniform(size=self.factors.shape)
+            least, most = self.recipe.rescale
+            self.factors.copy_(torch.from_numpy(least * (most / least) ** draws))  # as often halved as doubled
         self.cursor.zero_()
         self.loss.zero_()
+
+    def _order_of_pass(self, number: int) -> Tensor:
+        """The batches of a pass over the digits, counted from 1: (batches, digits in a batch)."""
+        shuffled = np.random.default_rng([self.seed, self.fold, number]).permutation(len(self.images))
+        return torch.from_numpy(shuffled[: self.per_pass * self.recipe.batch]).view(self.per_pass, self.recipe.batch)
 
     def step(self) -> None:
         """Learn from the next batch."""
         chosen = self.order.index_select(0, self.cursor).squeeze(0)
         self.optimiser.zero_grad(set_to_none=True)
         mixed = self.recipe.precision == "bfloat16"
+        images = self.images.index_select(0, chosen)
+        if self.augment:
+            images = rescale(images, self.factors.index_select(0, self.cursor).squeeze(0))
         with torch.autocast(self.images.device.type, torch.bfloat16, enabled=mixed):
-            logits = self.network(self.images.index_select(0, chosen))
+            logits = self.network(images)
         loss = F.cross_entropy(logits.float() if mixed else logits, self.labels.index_select(0, chosen))
         loss.backward()
         self.optimiser.step()
@@ -106,6 +132,16 @@ class Trainer:
                 held = self.optimiser.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
                 momentum = state.get(f"momentum.{name}")
                 held.zero_() if momentum is None else held.copy_(momentum)
+
+
+def rescale(images: Tensor, factors: Tensor) -> Tensor:
+    """Rescale each image about its centre by its own factor, bilinear, on the same canvas; its edge is repeated.
+
+    Shapes: images (N, 1, H, W), factors (N,) → (N, 1, H, W).
+    """
+    inverse = (1 / factors).view(-1, 1, 1) * torch.eye(2, 3, dtype=images.dtype, device=images.device)
+    grid = F.affine_grid(inverse, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 class TrainerGroup:
@@ -138,7 +174,7 @@ class TrainerGroup:
         def rewind() -> None:
             for trainer, state in zip(self.trainers, states, strict=True):
                 trainer.load_state(state)
-                trainer.begin_epoch(0)
+                trainer.begin_epoch(1)
 
         def step_all() -> None:
             here = torch.cuda.current_stream()

@@ -15,7 +15,7 @@ from ..metrics import MOST_PAIRS, Summary, sign_flip_test, summarise
 from ..models import UNSUPERVISED
 from ..table import Table
 from .config import TITLES, Experiment, Item
-from .panels import Panel, make_panels, model_summaries, relative_change, signed_percent
+from .panels import Panel, Repeat, make_panels, model_summaries, relative_change, signed_percent
 from .records import Record
 
 METHOD_COLUMNS = (
@@ -108,12 +108,19 @@ class Row:
         return TITLES.get(self.model, self.model)
 
 
-def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
-    """Rows in the order of the paper's table, then the methods it does not have."""
-    errors: dict[str, dict[tuple[int, int], float]] = {}
-    times: dict[str, list[float]] = {}
+def run_errors(records: Sequence[Record]) -> dict[str, dict[Repeat, float]]:
+    """The test error of each model in each repeat."""
+    errors: dict[str, dict[Repeat, float]] = {}
     for record in records:
         errors.setdefault(record.model, {})[record.fold, record.seed] = record.error
+    return errors
+
+
+def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
+    """Rows in the order of the paper's table, then the methods it does not have."""
+    errors = run_errors(records)
+    times: dict[str, list[float]] = {}
+    for record in records:
         times.setdefault(record.model, []).append(record.seconds_per_epoch / record.runs_together)
     rows = []
     for model in [*TITLES, *sorted(set(errors) - set(TITLES))]:

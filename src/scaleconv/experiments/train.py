@@ -32,7 +32,7 @@ from ..data import (
     parse_scales,
     scalar_mean,
 )
-from ..models import Fold, UnsupervisedRun, UnsupervisedSettings, make_model, train_unsupervised
+from ..models import AUGMENTED, Fold, UnsupervisedRun, UnsupervisedSettings, make_model, train_unsupervised
 from ..models.contrastive import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
 from .config import TITLES, DataConfig, Experiment, Point, Settings
@@ -87,6 +87,8 @@ class Run:
             settings.scales,
             second_scales=settings.second_scales,
             antialias=settings.antialias,
+            align=settings.align,
+            border=settings.border,
         )
 
 
@@ -263,6 +265,7 @@ def divide(labels: Tensor, config: DataConfig, fold: int) -> Split:
     else:
         seed = config.fold_seed if config.fold_seed >= 0 else None
         split = make_folds(labels, config.train, count=config.sets, seed=seed)[fold]
+    split = replace(split, test=split.test[: config.tested or None])
     return hold_out(split, config.held_out, labels) if config.held_out else split
 
 
@@ -310,7 +313,10 @@ def _train_group(
     for run, checkpoint in group.items():
         seen = digits[run]
         network = run.network().to(seen.train.device)
-        trainers[run] = Trainer(network, seen.train, seen.train_labels, recipe, seed=run.seed, fold=run.fold)
+        augment = run.model == AUGMENTED
+        trainers[run] = Trainer(
+            network, seen.train, seen.train_labels, recipe, seed=run.seed, fold=run.fold, augment=augment
+        )
         histories[run] = list(checkpoint.history) if checkpoint else []
         if checkpoint:
             weights = trainers[run].state()

@@ -2,11 +2,12 @@
 
 from .activations import activations, recording
 from .equivariance import equivariance_error
-from .invariance import invariance_scores, top_mean
+from .invariance import NEURONS, invariance_scores, top_mean
 from .summary import MOST_PAIRS, Interval, Summary, interval, relative_reduction, sign_flip_test, summarise
 
 __all__ = [
     "MOST_PAIRS",
+    "NEURONS",
     "Interval",
     "Summary",
     "activations",

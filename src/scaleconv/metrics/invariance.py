@@ -1,8 +1,8 @@
 """How invariant the neurons of a network are to a transformation of its input.
 
 The measure of Goodfellow, Le, Saxe, Lee and Ng, *Measuring invariances in deep networks* (2009), as the paper uses it
-in section 4.1.1. A neuron is one number of a layer's output: every channel at every position. Imports nothing of ours:
-the function that transforms images is an argument.
+in section 4.1.1. What a neuron of a map is, the paper does not say: `NEURONS` has three readings. Imports nothing of
+ours: the function that transforms images is an argument.
 """
 
 import math
@@ -13,6 +13,21 @@ from torch import Tensor, nn
 
 from .activations import activations
 
+# A layer's output as neurons (N, U); an output without positions has a neuron for each number.
+NEURONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "position": lambda output: output.flatten(1),
+    "centre": lambda output: _centre(output).flatten(1),
+    "channel": lambda output: output.flatten(2).amax(2) if output.dim() > 2 else output,
+}
+
+
+def _centre(output: Tensor) -> Tensor:
+    """The middle of a map along each axis: one number of an odd length, two of an even one."""
+    for axis in range(2, output.dim()):
+        length = output.shape[axis]
+        output = output.narrow(axis, (length - 1) // 2, 2 - length % 2)
+    return output
+
 
 def invariance_scores(
     model: nn.Module,
@@ -21,13 +36,14 @@ def invariance_scores(
     transform: Callable[[Tensor, float], Tensor],
     factors: Sequence[float],
     *,
+    neuron: str = "position",
     firing: float = 0.01,
     silent: float = 0.0,
     batch: int = 1000,
 ) -> dict[str, Tensor]:
     """The invariance score of every neuron of each layer.
 
-    Shapes: images (N, …) → for each layer (U,) float64, with U the numbers in its output for one image.
+    Shapes: images (N, …) → for each layer (U,) float64, with U its neurons.
 
     Neuron i fires to an image x when h_i(x) > t_i. With Z_i the images it fires to,
 
@@ -46,6 +62,9 @@ def invariance_scores(
         layers: whose outputs are looked at.
         transform: takes images and a factor, and returns as many transformed images.
         factors: of the transformation.
+        neuron: what counts as one, of a map (N, C, H, W): every number ('position'), the numbers at the centre, which
+            alone stay where they are under a transformation about it ('centre'), or the maximum of each channel over
+            its positions ('channel').
         firing: the least part of the images that a neuron must fire to.
         silent: the activation of a neuron that is off; −inf where negative activations count.
         batch: images at a time.
@@ -63,7 +82,10 @@ def invariance_scores(
         raise ValueError("`factors` must not be empty")
     if not 0 < firing <= 1:
         raise ValueError(f"`firing` must lie above 0 and not above 1, got {firing}")
-    responses = {name: output.flatten(1) for name, output in activations(model, images, layers, batch).items()}
+    if neuron not in NEURONS:
+        raise ValueError(f"`neuron` must be one of {', '.join(NEURONS)}, got {neuron!r}")
+    as_neurons = NEURONS[neuron]
+    responses = {name: as_neurons(output) for name, output in activations(model, images, layers, batch).items()}
     fewest = math.ceil(firing * len(images) - 1e-9)
     fires, threshold, still = {}, {}, {}
     for name, response in responses.items():
@@ -77,7 +99,7 @@ def invariance_scores(
             part = slice(start, start + batch)
             moved = activations(model, transform(images[part], factor), layers, batch)
             for name, output in moved.items():
-                still[name] += (fires[name][part] & (output.flatten(1) >= threshold[name])).sum(0)
+                still[name] += (fires[name][part] & (as_neurons(output) >= threshold[name])).sum(0)
     scores = {}
     for name in layers:
         fired = fires[name].sum(0).double()

@@ -12,12 +12,14 @@ from torch import nn
 
 from ..nn import SIConv2d
 from ..ops.signature import DEFAULT_SCALES
+from .alignment import AlignedSIConv2d
 from .contrastive import Recipe
-from .convnet import PAPER, ConvNet, Shape
-from .pyramid import HierarchicalConvNet, PyramidEnsemble
+from .convnet import PAPER, ConvNet, Convolution, MultiStageConvNet, Shape
+from .pyramid import HierarchicalConvNet, MultiColumnConvNet, PyramidEnsemble
 from .rbm import RBM
 from .si_rbm import SIRBM
 from .softmax import SoftmaxClassifier
+from .tiled import TiledConv2d
 from .unet import FullyConvolutional, UNet
 from .unsupervised import UNSUPERVISED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
 
@@ -26,11 +28,16 @@ TITLES = {
     "hierarchical": "Hierarchical ConvNet",
     "si_convnet": "SI-ConvNet",
     "ensemble": "Input-pyramid ensemble",
+    "tiled": "Tiled ConvNet",
+    "multi_stage": "Multi-stage ConvNet",
+    "multi_column": "Multi-column ConvNet",
+    "augmented": "ConvNet, scale augmentation",
     "fcn": "FCN",
     "si_fcn": "SI-FCN",
     "unet": "U-Net",
     "si_unet": "SI-U-Net",
 }
+AUGMENTED = "augmented"  # a ConvNet; what is different is how it is trained
 DENSE = {"fcn": FullyConvolutional, "si_fcn": FullyConvolutional, "unet": UNet, "si_unet": UNet}
 
 
@@ -41,26 +48,40 @@ def make_model(
     *,
     second_scales: Iterable[float] = (),
     antialias: bool = False,
+    align: str = "exact",
+    border: str = "absent",
 ) -> nn.Module:
     """Make a network.
 
     Args:
         name: in `TITLES`.
         shape: its sizes. A network in `DENSE` has one class more, the background.
-        scales: of all networks but the plain ones.
+        scales: of all networks that have any.
         second_scales: of the second layer of the SI-ConvNet, if not `scales`.
         antialias: whether scale-invariant layers smooth what they shrink.
+        align, border: other rules than those of `SIConv2d`, as of `AlignedSIConv2d`.
     """
-    if name == "convnet":
+    if name in ("convnet", AUGMENTED):
         return ConvNet(shape=shape)
     if name == "si_convnet":
         first = tuple(scales)
-        layers = [partial(SIConv2d, scales=own, antialias=antialias) for own in (first, tuple(second_scales) or first)]
+        layers: list[Convolution] = [
+            partial(SIConv2d, scales=own, antialias=antialias)
+            if (align, border) == ("exact", "absent")
+            else partial(AlignedSIConv2d, scales=own, align=align, border=border)
+            for own in (first, tuple(second_scales) or first)
+        ]
         return ConvNet(layers[0], shape, layers[1])
     if name == "hierarchical":
         return HierarchicalConvNet(shape=shape, scales=scales)
     if name == "ensemble":
         return PyramidEnsemble(shape=shape, scales=scales)
+    if name == "tiled":
+        return ConvNet(TiledConv2d, shape)
+    if name == "multi_stage":
+        return MultiStageConvNet(shape=shape)
+    if name == "multi_column":
+        return MultiColumnConvNet(shape=shape, scales=scales)
     if name in DENSE:
         conv = partial(SIConv2d, scales=tuple(scales), antialias=antialias) if name.startswith("si_") else nn.Conv2d
         return DENSE[name](conv, replace(shape, classes=shape.classes + 1))
@@ -68,19 +89,24 @@ def make_model(
 
 
 __all__ = [
+    "AUGMENTED",
     "DENSE",
     "RBM",
     "SIRBM",
     "TITLES",
     "UNSUPERVISED",
+    "AlignedSIConv2d",
     "ConvNet",
     "Fold",
     "FullyConvolutional",
     "HierarchicalConvNet",
+    "MultiColumnConvNet",
+    "MultiStageConvNet",
     "PyramidEnsemble",
     "Recipe",
     "Shape",
     "SoftmaxClassifier",
+    "TiledConv2d",
     "UNet",
     "UnsupervisedRun",
     "UnsupervisedSettings",

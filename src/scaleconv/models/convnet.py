@@ -65,6 +65,31 @@ class ConvNet(nn.Module):
         return logits
 
 
+class MultiStageConvNet(nn.Module):
+    """A ConvNet whose classifier sees both stages, as Sermanet and LeCun have it for traffic signs (paper, section 2).
+
+    The first stage is pooled once more, to the size of the second, before it joins that.
+
+    Args:
+        conv, shape: as for `ConvNet`.
+    """
+
+    def __init__(self, conv: Convolution = nn.Conv2d, shape: Shape = PAPER) -> None:
+        super().__init__()
+        side = last_map(shape.size, shape.kernel)
+        self.stages = make_stages(conv, shape)
+        self.pool = nn.AdaptiveMaxPool2d(side)
+        self.classifier = make_classifier(sum(shape.maps) * side**2, shape)
+        initialise(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        first = self.stages[:3](images)
+        second = self.stages[3:](first)
+        features = torch.cat([self.pool(first), second], dim=1)  # (N, both maps, 3, 3)
+        logits: Tensor = self.classifier(features.flatten(1))
+        return logits
+
+
 def make_stages(conv: Convolution, shape: Shape, second: Convolution | None = None) -> nn.Sequential:
     """The two convolutional stages; `second` makes the convolution of the second, if not `conv`."""
     return nn.Sequential(

@@ -1,7 +1,7 @@
-"""Networks that meet scale at the input, not in every layer: the hierarchical ConvNet and the input-pyramid ensemble.
+"""Networks that meet scale at the input, not in every layer: hierarchical, input-pyramid ensemble, multi-column.
 
-Both run one network with shared weights on an image pyramid; they differ in what becomes of the results. The rescaling
-is that of the layer, as fixed matrices for square images of one size.
+All run on an image pyramid; they differ in what is shared by the scales and in what becomes of the results. The
+rescaling is that of the layer, as fixed matrices for square images of one size.
 """
 
 from collections.abc import Iterable
@@ -95,19 +95,60 @@ class PyramidEnsemble(nn.Module):
         if pool not in ("max", "mean"):
             raise ValueError(f"`pool` must be 'max' or 'mean', got {pool!r}")
         self.scales, self.pool = check_scales(scales), pool
-        centre = (shape.size - 1) / 2
-        centred = [pixel - centre for pixel in range(shape.size)]
-        canvases = [linear_map([u / scale + centre for u in centred], shape.size).dense() for scale in self.scales]
         self.canvases: Tensor
-        self.register_buffer("canvases", torch.stack(canvases).float(), persistent=False)  # (S, size, size)
+        self.register_buffer("canvases", _canvas_matrices(self.scales, shape.size), persistent=False)
         self.network = ConvNet(conv, shape)
 
     def forward(self, images: Tensor) -> Tensor:
-        canvases = self.canvases.to(images.dtype).unsqueeze(1)  # (S, 1, size, size)
-        levels = canvases @ images.squeeze(1) @ canvases.mT  # (S, N, size, size)
-        scores: Tensor = self.network(levels.flatten(0, 1).unsqueeze(1))
+        levels = _canvas_levels(self.canvases, images)  # (S, N, 1, size, size)
+        scores: Tensor = self.network(levels.flatten(0, 1))
         scores = scores.unflatten(0, levels.shape[:2])  # (S, N, classes)
         return scores.amax(0) if self.pool == "max" else scores.mean(0)
+
+
+class MultiColumnConvNet(nn.Module):
+    """A ConvNet of its own for every scale of the input, their log-probabilities averaged (paper, section 2).
+
+    The levels are those of `PyramidEnsemble`; nothing is shared by the scales, so there are as many times the
+    parameters of the ConvNet as there are scales.
+
+    Deviation: the columns learn at once, from the loss of their average, and not one after the other.
+
+    Args:
+        conv, shape: as for `ConvNet`.
+        scales: of the pyramid, 1 among them.
+    """
+
+    def __init__(
+        self,
+        conv: Convolution = nn.Conv2d,
+        shape: Shape = PAPER,
+        *,
+        scales: Iterable[float] = DEFAULT_SCALES,
+    ) -> None:
+        super().__init__()
+        self.scales = check_scales(scales)
+        self.canvases: Tensor
+        self.register_buffer("canvases", _canvas_matrices(self.scales, shape.size), persistent=False)
+        self.columns = nn.ModuleList(ConvNet(conv, shape) for _ in self.scales)
+
+    def forward(self, images: Tensor) -> Tensor:
+        levels = _canvas_levels(self.canvases, images)  # (S, N, 1, size, size)
+        scores = [column(level).log_softmax(1) for column, level in zip(self.columns, levels, strict=True)]
+        return torch.stack(scores).mean(0)
+
+
+def _canvas_matrices(scales: tuple[float, ...], size: int) -> Tensor:
+    """For each scale the matrix that rescales a line about its centre onto the same length: (S, size, size)."""
+    centre = (size - 1) / 2
+    centred = [pixel - centre for pixel in range(size)]
+    return torch.stack([linear_map([u / scale + centre for u in centred], size).dense() for scale in scales]).float()
+
+
+def _canvas_levels(canvases: Tensor, images: Tensor) -> Tensor:
+    """The pyramid (S, N, 1, size, size) of images (N, 1, size, size)."""
+    matrices = canvases.to(images.dtype).unsqueeze(1)  # (S, 1, size, size)
+    return (matrices @ images.squeeze(1) @ matrices.mT).unsqueeze(2)
 
 
 def _resize_matrix(length: int, size: int) -> Tensor:

@@ -1,0 +1,113 @@
+"""The layer with other rules: its defaults are `SIConv2d`, the others against responses brought back and cropped."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from scaleconv import DEFAULT_SCALES, SIConv2d
+from scaleconv.models import AlignedSIConv2d, Shape, make_model
+
+SIZES = [(28, 7), (11, 5), (40, 9), (13, 3)]
+
+
+def resample(images, scale, size):
+    """Square images rescaled about their centre to a size, bilinear; samples beyond the edge repeat it."""
+    length = images.shape[-1]
+    place = ((torch.arange(size, dtype=torch.float64) - (size - 1) / 2) / scale + (length - 1) / 2).clamp(0, length - 1)
+    low = place.floor().long().clamp(max=max(0, length - 2))
+    part, high = place - low, (low + 1).clamp(max=length - 1)
+    rows = images[..., low, :] * (1 - part).unsqueeze(1) + images[..., high, :] * part.unsqueeze(1)
+    return rows[..., low] * (1 - part) + rows[..., high] * part
+
+
+def level_by_hand(layer, images, scale):
+    """A level brought back by whole pixels, and where it reaches, as the authors' later code has it."""
+    kernel, outside = layer.kernel_size[0], 0.0 if layer.border == "zeros" else -math.inf
+    outputs = images.shape[-1] - kernel + 1
+    size = math.floor(scale * images.shape[-1] + 1e-6)
+    if size < kernel:
+        return None
+    response = F.conv2d(resample(images, scale, size), layer.weight, layer.bias)
+    back = resample(response, 1 / scale, math.floor(response.shape[-1] / scale + 1e-6))
+    rounded = math.ceil if layer.align == "up" else math.floor
+    result = torch.full((*response.shape[:2], outputs, outputs), outside, dtype=images.dtype)
+    if back.shape[-1] < outputs:
+        start = rounded((outputs - back.shape[-1]) / 2)
+        result[..., start : start + back.shape[-1], start : start + back.shape[-1]] = back
+    else:
+        start = rounded((back.shape[-1] - outputs) / 2)
+        result = back[..., start : start + outputs, start : start + outputs]
+    return result
+
+
+@pytest.mark.parametrize(("size", "kernel"), SIZES)
+def test_the_defaults_are_the_layer_itself_and_so_are_its_gradients(size, kernel):
+    torch.manual_seed(0)
+    plain = SIConv2d(2, 3, kernel).double()
+    other = AlignedSIConv2d(2, 3, kernel).double()
+    other.load_state_dict(plain.state_dict())
+    images = torch.rand(2, 2, size, size, dtype=torch.float64)
+    found = []
+    for layer in (plain, other):
+        seen = images.clone().requires_grad_()
+        output = layer(seen)
+        output.square().sum().backward()
+        found.append((output, seen.grad, layer.weight.grad, layer.bias.grad))
+    for expected, actual in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("align", "border"), list(product(("up", "down"), ("absent", "zeros"))))
+@pytest.mark.parametrize(("size", "kernel"), SIZES)
+def test_whole_pixels_are_those_of_the_response_brought_back_and_cropped(size, kernel, align, border):
+    torch.manual_seed(0)
+    layer = AlignedSIConv2d(2, 3, kernel, align=align, border=border).double()
+    images = torch.rand(2, 2, size, size, dtype=torch.float64) - 0.5
+    expected = F.conv2d(images, layer.weight, layer.bias)
+    for scale in DEFAULT_SCALES:
+        if scale != 1 and (level := level_by_hand(layer, images, scale)) is not None:
+            expected = torch.maximum(expected, level)
+    torch.testing.assert_close(layer(images), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_half_of_the_levels_of_the_papers_network_are_half_a_pixel_off():
+    off = []
+    for size, kernel in ((28, 7), (11, 5)):
+        layers = [AlignedSIConv2d(1, 1, kernel, align=align) for align in ("exact", "up")]
+        exact, up = (layer._levels(torch.zeros(1, 1, size, size)) for layer in layers)
+        off += [not torch.allclose(a, b) for (a, _), (b, _) in zip(exact, up, strict=True)]
+    assert (sum(off), len(off)) == (5, 10)
+
+
+def test_a_border_that_is_clamped_reaches_everywhere_and_zeros_compete():
+    torch.manual_seed(0)
+    images = torch.rand(2, 1, 28, 28)
+    outputs = {}
+    for border in ("absent", "zeros", "clamp"):
+        layer = AlignedSIConv2d(1, 2, 7, scales=(1, 0.63), border=border)
+        torch.nn.init.constant_(layer.weight, -0.1)
+        torch.nn.init.zeros_(layer.bias)
+        outputs[border] = layer(images)
+    plain = F.conv2d(images, torch.full((2, 1, 7, 7), -0.1))
+    assert torch.equal(outputs["absent"][..., 0, 0], plain[..., 0, 0])  # the level below 1 does not reach the corner
+    assert (outputs["zeros"][..., 0, 0] == 0).all()
+    assert (outputs["clamp"] >= outputs["absent"]).all()
+    assert (outputs["clamp"][..., 0, :] != outputs["absent"][..., 0, :]).any()
+
+
+def test_the_si_convnet_has_these_layers_where_it_is_told_so():
+    shape = Shape(maps=(2, 3), hidden=8)
+    network = make_model("si_convnet", shape, second_scales=(1, 2), align="up", border="zeros")
+    first, second = network.stages.conv1, network.stages.conv2
+    assert (type(first), first.align, first.border, first.scales) == (AlignedSIConv2d, "up", "zeros", DEFAULT_SCALES)
+    assert second.scales == (1, 2)
+    assert type(make_model("si_convnet", shape).stages.conv1) is SIConv2d
+
+
+@pytest.mark.parametrize(("name", "known"), [("align", "exact, up, down"), ("border", "absent, zeros, clamp")])
+def test_rules_that_do_not_exist_are_named(name, known):
+    with pytest.raises(ValueError, match=f"`{name}` must be one of {known}, got 'left'"):
+        AlignedSIConv2d(1, 1, 3, **{name: "left"})
