@@ -61,7 +61,7 @@ def _invariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Se
     """
     config = run.settings.measure
     count = config.digits or None
-    images = digits.at_scale(config.digits_at, count) if config.digits_at else digits.test[:count]
+    images = digits.at_scale(config.digits_at, count)[0] if config.digits_at else digits.test[:count]
 
     def rescale(some: Tensor, factor: float) -> Tensor:
         return make_scaled(digits.pixels(some), factor, digits.config.size, truncate="allow") - digits.mean
