@@ -17,7 +17,7 @@ from .contrastive import Progress, Recipe
 from .images import check_count, check_number
 from .rbm import RBM
 from .si_rbm import ENLARGING_SCALES, SIRBM
-from .softmax import Choice, choose_each
+from .softmax import Choice, choose_softmax
 
 UNSUPERVISED = {"pixels": "Softmax on pixels", "rbm": "RBM", "si_rbm": "Scale-invariant RBM"}
 PENALTIES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
@@ -143,7 +143,7 @@ def _classify(
     parts: Sequence[tuple[RBM | None, Fold]], settings: UnsupervisedSettings, seed: int, seconds: float
 ) -> list[UnsupervisedRun]:
     begun = time.perf_counter()
-    choices = choose_each(
+    choices = choose_softmax(
         torch.stack([_features(model, fold.train_images) for model, fold in parts]),
         torch.stack([fold.train_labels for _, fold in parts]),
         settings.penalties,
