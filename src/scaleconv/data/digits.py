@@ -135,14 +135,24 @@ def find_files(dataset: Dataset, part: str, directory: Path) -> list[Path | None
 
 @dataclass(frozen=True)
 class Entry:
-    """One part of one data set, as words for a table; `count` is 0 where it is not there."""
+    """One part of one data set, as words for a table.
+
+    Attributes:
+        dataset, part: which.
+        count: of the digits; 0 where they are missing, and then all but `source` is empty.
+        classes: the smallest and the largest number of digits of a class.
+        source: where they come from, or what is wrong.
+        verdict: whether the published checksums agree.
+        checksums: MD5 of images and labels.
+    """
 
     dataset: str
     part: str
     count: int
     classes: str
     source: str
-    checksums: str
+    verdict: str
+    checksums: tuple[str, str]
 
 
 def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[Entry]:
@@ -155,7 +165,7 @@ def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[E
     yield _present(embedded_digits())
     for dataset in DATASETS.values():
         for part in PARTS:
-            absent = Entry(dataset.name, part, 0, "", f"not in {directory} (--data-dir, ${VARIABLE})", "")
+            absent = _absent(dataset, part, f"not in {directory} (--data-dir, ${VARIABLE})")
             if not any(find_files(dataset, part, directory)):
                 yield absent
                 continue
@@ -164,7 +174,7 @@ def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[E
             except OtherDatasetError:
                 yield absent
             except (OSError, ValueError) as error:
-                yield Entry(dataset.name, part, 0, "", str(error), "")
+                yield _absent(dataset, part, str(error))
 
 
 def _find(folder: Path, file: IdxFile) -> Path | None:
@@ -214,6 +224,10 @@ def _digits(images: IdxData, labels: IdxData, dataset: str, part: str, source: s
 
 def _present(digits: Digits) -> Entry:
     counts = digits.labels.bincount(minlength=10)
-    checksums = f"{' '.join(digits.checksums)} ({'agree' if digits.verified else 'none published'})"
     classes = f"{int(counts.min())} … {int(counts.max())}"
-    return Entry(digits.dataset, digits.part, len(digits), classes, digits.source, checksums)
+    verdict = "agree" if digits.verified else "none published"
+    return Entry(digits.dataset, digits.part, len(digits), classes, digits.source, verdict, digits.checksums)
+
+
+def _absent(dataset: Dataset, part: str, reason: str) -> Entry:
+    return Entry(dataset.name, part, 0, "", reason, "", ("", ""))
