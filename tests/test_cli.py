@@ -47,7 +47,7 @@ def test_every_option_of_make_reaches_the_set(run, tmp_path):
     }
 
 
-def test_info_tells_what_is_there_and_what_is_missing(run, monkeypatch):
+def test_info_lists_digits_that_are_there_and_that_are_missing(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # the path of the cache is long
     code, output, errors = run("data", "info")
     assert (code, errors) == (0, "")
@@ -99,7 +99,7 @@ def test_help_fits_80_columns_and_cuts_no_sentence(run, monkeypatch, command):
     assert "..." not in output.replace("COMMAND [ARGS]...", "")
 
 
-def test_preview_draws(run, tmp_path):
+def test_preview_writes_a_png(run, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra `experiments`")
     code, output, errors = run("data", "preview", "sheet.png")
     assert (code, output, errors) == (0, "sheet.png\n", "")
@@ -133,7 +133,7 @@ def test_a_missing_extra_is_one_line_that_names_it(run, monkeypatch):
     refused(run("data", "preview", "sheet.png"), "pip install 'scaleconv[experiments]'")
 
 
-def test_interruption_is_130(run, monkeypatch, tmp_path):
+def test_an_interruption_ends_with_130_and_leaves_no_file(run, monkeypatch, tmp_path):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -157,14 +157,14 @@ def test_what_was_not_foreseen_is_one_line_too_unless_asked(run, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [(), ("data",), ("--help",), ("data", "make", "--help")])
-def test_help_is_given_for_the_asking(run, arguments):
+def test_help_starts_with_the_usage(run, arguments):
     code, output, errors = run(*arguments)
     assert code == 0 or "--help" not in arguments  # older command lines call a bare group a success, newer ones do not
     assert (output or errors).startswith("Usage: scaleconv")
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, typer.Abort])
-def test_interruption_is_130_however_the_command_line_reports_it(run, monkeypatch, interruption):
+def test_an_interruption_ends_with_130_however_it_is_reported(run, monkeypatch, interruption):
     def interrupt(**_):
         raise interruption
 

@@ -56,7 +56,9 @@ def test_files_are_read_gzipped_or_not_from_either_folder(dataset, contents, tmp
     assert len(load_digits("small", "test", data_dir=tmp_path / "here")) == 20
 
 
-def test_argument_then_variable_then_cache(dataset, folder, cache, tmp_path, monkeypatch):
+def test_digits_are_looked_for_in_the_argument_then_the_variable_then_the_cache(
+    dataset, folder, cache, tmp_path, monkeypatch
+):
     (cache / "small").mkdir(parents=True)
     (tmp_path / "other").mkdir()
     for path in folder.iterdir():

@@ -42,7 +42,7 @@ def test_claims_that_do_not_hold_are_said_not_to():
         assert not any(claim.holds for claim in found)
 
 
-def test_one_layer_below_is_enough_for_no():
+def test_invariance_does_not_hold_if_one_layer_scores_lower():
     scores = {"convnet": (10, 20, 30), "si_convnet": (15, 19, 35)}
     records = [record(model, series={"trained": ((1, 2, 3), values)}) for model, values in scores.items()]
     (claim,) = claims("fig3", records).values()

@@ -134,7 +134,7 @@ def test_layers_that_fit_make_their_matrices_once():
     assert len(SPARSE_MAPS) == 2 * kept
 
 
-def test_the_bound_may_be_nothing():
+def test_a_cache_of_zero_bytes_keeps_nothing_and_calls_stay_right():
     images, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
     expected = si_conv2d(images, weight, bias, scales=SCALES)
     resize_cache(0)
