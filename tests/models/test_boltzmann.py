@@ -1,4 +1,4 @@
-"""The energy of both RBMs, its conditionals and gradients, against brute-force enumeration: 9 visible, 3 hidden units, 3 scales."""
+"""Energy, conditionals and gradients of both RBMs against enumeration: 9 visible units, 3 hidden ones, 3 scales."""
 
 import math
 
