@@ -91,7 +91,7 @@ def load_digits(
         raise ValueError(f"`part` (={part!r}) must be one of {', '.join(PARTS)}")
     if dataset == EMBEDDED:
         if data_dir:
-            data_directory(data_dir)  # not needed, but a directory that is not there was not meant
+            data_directory(data_dir)  # not read, but a wrong name is a mistake to report
         if part == "train":
             raise ValueError("`part` (='train') is not in the embedded digits: use part='test', or dataset='mnist'")
         return embedded_digits()
@@ -111,7 +111,7 @@ def load_digits(
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path, bool]:
-    """The directory to look in, and whether someone named it; the cache directory is the only one nobody names."""
+    """The directory to look in, and whether the user named it; if not, it is the cache directory."""
     if named := data_dir or os.environ.get(VARIABLE):
         directory = Path(named).expanduser()
         if not directory.is_dir():

@@ -1,8 +1,8 @@
 """How invariant the neurons of a network are to a transformation of its input.
 
 The measure of Goodfellow, Le, Saxe, Lee and Ng, *Measuring invariances in deep networks* (2009), as the paper uses it
-in section 4.1.1. A neuron is one number of a layer's output: every channel at every position. Imports nothing of ours:
-the function that transforms images is an argument.
+in section 4.1.1. A neuron is one number of a layer's output: every channel at every position. The function that
+transforms images is an argument.
 """
 
 import math

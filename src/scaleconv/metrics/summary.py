@@ -1,4 +1,4 @@
-"""Summaries of repeated runs: mean, spread, and whether a paired difference could be chance. Plain numbers only."""
+"""Summaries of repeated runs: mean, standard deviation, and a test of paired differences. Plain numbers only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -41,7 +41,7 @@ def make_model(
         shape: its sizes.
         scales: of all networks but the ConvNet.
         second_scales: of the second layer of the SI-ConvNet, if not `scales`.
-        antialias: whether the layers of the SI-ConvNet smooth what they shrink.
+        antialias: whether the layers of the SI-ConvNet average pixels where they shrink.
     """
     if name == "convnet":
         return ConvNet(shape=shape)
