@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -9,6 +10,8 @@ import typer
 from helpers.command import refused
 from scaleconv import cli
 from scaleconv.data import embedded_digits, make_set, read_set
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def test_make_writes_the_set_that_the_library_makes(run, tmp_path):
@@ -44,26 +47,59 @@ def test_every_option_of_make_reaches_the_set(run, tmp_path):
     }
 
 
-def test_info_tells_what_is_there_and_what_is_missing(run, monkeypatch):
+def test_info_lists_digits_that_are_there_and_that_are_missing(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")  # the path of the cache is long
     code, output, errors = run("data", "info")
     assert (code, errors) == (0, "")
     lines = {tuple(line.split()[:2]): line for line in output.splitlines()}
     assert "10000" in lines["embedded", "test"]
     assert "892 … 1135" in lines["embedded", "test"]
-    assert "2646ac647ad5339dbf082846283269ea 27ae3e4e09519cfbb04c329615203637 (agree)" in lines["embedded", "test"]
+    assert lines["embedded", "test"].endswith("2646ac647ad5339dbf082846283269ea  27ae3e4e09519cfbb04c329615203637")
+    assert "agree" in lines["embedded", "test"]
     assert "not in" in lines["mnist", "train"]
     assert "not in" in lines["fashion", "test"]
 
 
+def words_on(columns, run, monkeypatch, *arguments):
+    """What a command prints on a terminal of so many columns: the longest line, and all words."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, output, errors = run(*arguments)
+    assert (code, errors) == (0, "")
+    return max(map(len, output.splitlines())), set(output.split())
+
+
 def test_info_cuts_nothing_on_a_narrow_terminal(run, monkeypatch):
+    monkeypatch.setenv("SCALECONV_DATA", ".")
+    narrow, words = words_on(80, run, monkeypatch, "data", "info")
+    assert narrow <= 80
+    assert words >= {"2646ac647ad5339dbf082846283269ea", "27ae3e4e09519cfbb04c329615203637", "10000"}
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent.name for path in RESULTS.glob("*/*-seed0.json")}), ids=str)
+def test_show_has_the_same_numbers_on_80_and_on_200_columns(run, monkeypatch, folder):
+    arguments = ("show", folder, "--results", RESULTS)
+    (narrow, few), (wide, many) = (words_on(columns, run, monkeypatch, *arguments) for columns in (80, 200))
+    numbers = [{word for word in words if any(map(str.isdigit, word))} for words in (few, many)]
+    assert narrow <= 80
+    assert wide <= 200
+    assert len(numbers[0]) > 5
+    assert numbers[0] == numbers[1]
+
+
+COMMANDS = [("",), *((each.callback.__name__,) for each in cli.app.registered_commands), ("data",)]
+COMMANDS += [("data", each.callback.__name__) for each in cli.data_app.registered_commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_fits_80_columns_and_cuts_no_sentence(run, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
-    _, output, _ = run("data", "info")
-    assert "2646ac647ad5339dbf082846283269ea 27ae3e4e09519cfbb04c329615203637 (agree)" in output
-    assert output.count("embedded  test") == 3
+    code, output, errors = run(*filter(None, command), "--help")
+    assert (code, errors) == (0, "")
+    assert max(map(len, output.splitlines())) <= 80
+    assert "..." not in output.replace("COMMAND [ARGS]...", "")
 
 
-def test_preview_draws(run, tmp_path):
+def test_preview_writes_a_png(run, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra `experiments`")
     code, output, errors = run("data", "preview", "sheet.png")
     assert (code, output, errors) == (0, "sheet.png\n", "")
@@ -97,7 +133,7 @@ def test_a_missing_extra_is_one_line_that_names_it(run, monkeypatch):
     refused(run("data", "preview", "sheet.png"), "pip install 'scaleconv[experiments]'")
 
 
-def test_interruption_is_130(run, monkeypatch, tmp_path):
+def test_an_interruption_ends_with_130_and_leaves_no_file(run, monkeypatch, tmp_path):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -121,14 +157,14 @@ def test_what_was_not_foreseen_is_one_line_too_unless_asked(run, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [(), ("data",), ("--help",), ("data", "make", "--help")])
-def test_help_is_given_for_the_asking(run, arguments):
+def test_help_starts_with_the_usage(run, arguments):
     code, output, errors = run(*arguments)
     assert code == 0 or "--help" not in arguments  # older command lines call a bare group a success, newer ones do not
     assert (output or errors).startswith("Usage: scaleconv")
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, typer.Abort])
-def test_interruption_is_130_however_the_command_line_reports_it(run, monkeypatch, interruption):
+def test_an_interruption_ends_with_130_however_it_is_reported(run, monkeypatch, interruption):
     def interrupt(**_):
         raise interruption
 

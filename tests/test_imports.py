@@ -1,6 +1,5 @@
 """Imports point one way, cli → bench → experiments → models, data, metrics → nn → ops → torch; the core is light."""
 
-import ast
 import json
 import subprocess
 import sys
@@ -10,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import scaleconv
+from architecture import SOURCES, imported_by, room_of
 from scaleconv.__main__ import NEEDED, main
 
-ROOT = Path(scaleconv.__file__).parent
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 MAY_IMPORT = {
     "ops": set(),
@@ -31,50 +29,34 @@ MAY_IMPORT = {
 CORE = ("__init__", "__main__", "ops", "nn", "models", "metrics", "table")  # torch alone
 OPTIONAL = {"PIL", "matplotlib", "platformdirs", "pooch"}  # imported where they are used
 PACKAGES = {"PIL": "pillow"}  # whose names differ from what is imported
-FILES = sorted(ROOT.rglob("*.py"))
+FILES = sorted(SOURCES.rglob("*.py"))
 
 
-def room(path):
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+def name(path):
+    return str(path.relative_to(SOURCES))
 
 
-def imports(tree, path):
-    """(module, whether at the top of the file) of everything the file imports, ours as absolute names."""
-    package = ["scaleconv", *path.relative_to(ROOT).parts[:-1]]
-    top = set(map(id, tree.body))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, id(node) in top
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            names = [f"{module}.{alias.name}" for alias in node.names] if module == "scaleconv" else [module]
-            for name in names:
-                yield name, id(node) in top
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", FILES, ids=name)
 def test_imports_point_downwards(path):
-    here = room(path)
-    for module, _ in imports(ast.parse(path.read_text()), path):
+    here = room_of(path)
+    for module, _ in imported_by(path):
         parts = module.split(".")
         if parts[0] == "scaleconv" and len(parts) > 1 and parts[1] not in (here, "__version__"):
             assert parts[1] in MAY_IMPORT[here], f"{path} must not import {module}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", FILES, ids=name)
 def test_optional_packages_are_imported_where_they_are_used(path):
-    for module, at_top in imports(ast.parse(path.read_text()), path):
+    for module, at_top in imported_by(path):
         assert not (at_top and module.split(".")[0] in OPTIONAL), f"{path} imports {module} at its top"
 
 
 def third_party(path):
-    names = {module.split(".")[0] for module, _ in imports(ast.parse(path.read_text()), path)}
+    names = {module.split(".")[0] for module, _ in imported_by(path)}
     return names - set(sys.stdlib_module_names) - {"scaleconv"}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room(path) in CORE], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in CORE], ids=name)
 def test_the_core_imports_torch_alone(path):
     kernels = {"triton"} if path.parent.name == "triton" else set()
     assert third_party(path) <= {"torch"} | kernels

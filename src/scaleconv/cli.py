@@ -37,10 +37,10 @@ Truncate = Annotated[str, typer.Option(help="error: refuse a canvas that cuts of
 
 
 Preset = Annotated[str, typer.Option(help="quick (embedded digits, minutes on 2 cores) or paper (full size).")]
-Results = Annotated[Path, typer.Option(help="Directory of all results; each experiment has a folder in it.")]
+Results = Annotated[Path, typer.Option(help="Directory of the results, with a folder for each experiment.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Any setting, such as training.batch=64; may be repeated.")
+    list[str] | None, typer.Option("--set", help="Any setting, such as training.batch=64. May be repeated.")
 ]
 Epochs = Annotated[int | None, typer.Option(help="Epochs of training.")]
 
@@ -74,20 +74,21 @@ def _root() -> None:
 @app.command()
 def reproduce(
     item: Annotated[
-        str, typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; all runs every one but searches.")
+        str,
+        typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; or all, without scales and recipes."),
     ],
     preset: Preset = "quick",
     models: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
     folds: Annotated[str | None, typer.Option(help="Folds, separated by commas.")] = None,
     epochs: Epochs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and of the order of the digits.")] = None,
-    name: Annotated[str | None, typer.Option(help="Folder for the records; by default item or item-preset.")] = None,
+    name: Annotated[str | None, typer.Option(help="Folder for the records. Default: ITEM, or ITEM-quick.")] = None,
     results: Results = Path("results"),
     device: Device = "auto",
     data_dir: DataDir = None,
     settings: Set = None,
 ) -> None:
-    """Run an item of the paper and show it beside the paper's numbers. What is finished is not run again."""
+    """Run an item and show it beside the paper's numbers. What is finished is not run again."""
     from scaleconv.experiments import ITEMS, SEARCHES, check_name, folder_name, load_item, read_records
     from scaleconv.experiments.report import print_tables, write_report
     from scaleconv.experiments.run import run_on_terminal
@@ -143,11 +144,11 @@ def show(
 
 @app.command()
 def report(
-    preset: Annotated[str, typer.Option(help="Whose records: paper or quick.")] = "paper",
+    preset: Annotated[str, typer.Option(help="Which records: paper or quick.")] = "paper",
     results: Results = Path("results"),
     docs: Annotated[Path, typer.Option(help="Directory of reproduction.md, and of figures/ in it.")] = Path("docs"),
 ) -> None:
-    """Make every table and figure again from the records, and put them into the documents."""
+    """Write every table and figure of the documents from the records."""
     from scaleconv.experiments.report import write_documents
 
     for path in write_documents(results, docs, preset):
@@ -162,9 +163,9 @@ def train(
         typer.Argument(help="A method, such as convnet, si_convnet, hierarchical or rbm; or give --data."),
     ] = None,
     fold: Annotated[int, typer.Option(help="METHOD: the fold to train on.")] = 0,
-    item: Annotated[str, typer.Option(help="METHOD: whose recipe to use.")] = "table1",
+    item: Annotated[str, typer.Option(help="METHOD: the item whose settings to use.")] = "table1",
     point: Annotated[
-        str | None, typer.Option(help="METHOD: the point of a curve, such as maps36; the first if none.")
+        str | None, typer.Option(help="METHOD: the point of a curve, such as maps36. Default: the first.")
     ] = None,
     preset: Preset = "quick",
     data_dir: DataDir = None,
@@ -291,12 +292,13 @@ def bench(
         int, typer.Option(help="Height and width of the images for ResNet-18 and the depthwise network.")
     ] = 224,
     repeats: Annotated[
-        int | None, typer.Option(help="Timings of each layer and network, of which the median is shown.")
+        int | None,
+        typer.Option(help="Timings of each layer and network; the median counts. Default: 5, on a GPU 11."),
     ] = None,
     layers: Annotated[bool, typer.Option(help="Measure single layers.")] = True,
     wide: Annotated[bool, typer.Option(help="Measure the layers with the squares of the scales as well.")] = True,
     end_to_end: Annotated[bool, typer.Option(help="Measure whole networks.")] = True,
-    name: Annotated[str | None, typer.Option(help="Name of the files. Default: the kind of device.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the files. Default: cpu or cuda.")] = None,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("results/bench"),
 ) -> None:
     """Measure time and memory of the layer beside plain convolutions. On a GPU: eager calls and CUDA graphs."""
@@ -336,7 +338,7 @@ def info(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """List the digits on this machine, where they are, and whether their checksums agree."""
+    """List the digits on this machine, and check their checksums."""
     if path is None:
         _print_digits(data_dir)
     else:
@@ -364,13 +366,7 @@ def make(
     distribution = parse_scales(scales)
     digits = load_digits(dataset, part, data_dir=data_dir)
     made = make_set(
-        digits,
-        distribution,
-        size,
-        seed=seed,
-        interpolation=interpolation,
-        antialias=antialias,
-        truncate=truncate,
+        digits, distribution, size, seed=seed, interpolation=interpolation, antialias=antialias, truncate=truncate
     )
     checksum = write_set(made, path)
     typer.echo(f"{path}: {len(made)} digits on {size}×{size}, scales {distribution}, seed {seed}, MD5 {checksum}")
@@ -414,15 +410,9 @@ def preview(
     """Draw digits at several scales, each labelled with its scale."""
     from scaleconv.data import load_digits, parse_scales, write_preview
 
+    digits, distribution = load_digits(dataset, part, data_dir=data_dir), parse_scales(scales)
     write_preview(
-        load_digits(dataset, part, data_dir=data_dir),
-        path,
-        parse_scales(scales),
-        size,
-        seed=seed,
-        interpolation=interpolation,
-        antialias=antialias,
-        truncate=truncate,
+        digits, path, distribution, size, seed=seed, interpolation=interpolation, antialias=antialias, truncate=truncate
     )
     typer.echo(path)
 
@@ -457,9 +447,12 @@ def _print_digits(data_dir: Path | None) -> None:
     from scaleconv.data.digits import take_inventory
     from scaleconv.table import Table, terminal_width
 
-    header = ("data set", "part", "digits", "of each class", "from", "MD5 of images, labels")
+    header = ("data set", "part", "digits", "per class", "checksums", "from", "MD5 of the images", "MD5 of the labels")
     rows = [
-        (entry.dataset, entry.part, str(entry.count or "–"), entry.classes, entry.source, entry.checksums)
+        (
+            *(entry.dataset, entry.part, str(entry.count or "–"), entry.classes or "–", entry.verdict or "–"),
+            *(entry.source, *(checksum or "–" for checksum in entry.checksums)),
+        )
         for entry in take_inventory(data_dir)
     ]
     typer.echo(Table("", header, rows, labels=2).text(terminal_width()))

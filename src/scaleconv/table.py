@@ -1,4 +1,4 @@
-"""Tables of text, for a terminal and as Markdown. The only renderer of tables in the package; it knows no number.
+"""Tables of text, for a terminal and as Markdown. The only renderer of tables in the package.
 
 A table that is wider than the terminal is split into several, each with the columns that name its rows. No cell is cut.
 """
@@ -66,7 +66,7 @@ def markdown_row(cells: Sequence[str]) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; `$COLUMNS` or many where the output is none."""
+    """Columns of the terminal; where the output is a file or a pipe, `$COLUMNS` or 200."""
     return shutil.get_terminal_size((WIDE, 24)).columns
 
 
@@ -76,7 +76,7 @@ def _heading(column: Column) -> str:
 
 
 def _column_width(column: Column, wrap: bool) -> int:
-    """That of the widest cell; of a heading that may be wrapped, that of its longest word."""
+    """The width of the widest cell; a heading that may be wrapped counts with its longest word."""
     heading = _heading(column)
     return max(map(len, [*(heading.split(" ") if wrap else [heading]), *column[1:]]))
 

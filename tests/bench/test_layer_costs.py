@@ -76,7 +76,7 @@ def test_the_wide_convolution_has_as_many_times_the_maps_as_there_are_scales():
 
 @pytest.mark.parametrize("name", [name for name in COMPARED if name != "conv2d_wide"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_others_have_the_weights_and_the_output_shape_of_the_convolution(name, shape):
+def test_every_compared_layer_has_the_weights_and_the_output_shape_of_the_convolution(name, shape):
     shape = replace(shape, size=min(shape.size, 57))
     plain, layer = make_layer("conv2d", shape, (1.0, 0.5)), make_layer(name, shape, (1.0, 0.5))
     assert torch.equal(layer.weight, plain.weight)
@@ -183,7 +183,7 @@ def test_what_fails_leaves_a_row_that_says_so_and_the_others_go_on():
     assert all(row.both and not row.error for row in by_kind.values())
 
 
-def test_as_many_ticks_as_announced():
+def test_progress_is_reported_as_often_as_announced():
     settings = make_settings("cpu", **{**TINY, "repeats": 2, "compare": "conv2d", "shapes": "mnist2,res14"})
     ticks = []
     measure_layers(settings, ticks.append)

@@ -221,7 +221,7 @@ def test_foreground_that_would_be_cut_off_is_an_error():
     assert cut_off(images, 1.5, (40, 9)).tolist() == [0, 0, 0]
 
 
-def test_which_embedded_digits_the_papers_large_canvas_cuts(embedded):
+def test_the_papers_large_canvas_cuts_the_107_test_digits_that_touch_the_border(embedded):
     # Only strokes on the outermost rows and columns leave a 40×40 canvas, above scale 20 / 13.5 = 1.48.
     border = torch.ones(28, 28, dtype=torch.bool)
     border[1:-1, 1:-1] = False

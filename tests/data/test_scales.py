@@ -26,7 +26,7 @@ def test_a_shorter_set_is_the_beginning_of_a_longer_one(distribution, count, mor
     assert np.array_equal(distribution.draw(count, seed), longer[:count])
 
 
-def test_seeds_differ():
+def test_another_seed_draws_other_scales():
     for distribution in DISTRIBUTIONS[:2]:
         assert not np.isclose(distribution.draw(100, 0), distribution.draw(100, 1)).any()
 

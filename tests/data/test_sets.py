@@ -59,7 +59,7 @@ def test_the_default_set_of_full_mnist_is_pinned(full_mnist):
     assert make_set(full_mnist).checksum() == MNIST_MD5
 
 
-def test_which_digits_of_full_mnist_the_papers_large_canvas_cuts(full_mnist):
+def test_the_papers_large_canvas_cuts_813_training_digits(full_mnist):
     from scaleconv.data import cut_off
 
     assert int((cut_off(full_mnist.images, 1.6, 40) > 0).sum()) == 813

@@ -103,7 +103,7 @@ def test_networks_of_other_settings_are_not_taken_over(results, no_training):
         run_experiment(loaded, results / "fig3-other")
 
 
-def test_without_them_an_item_trains_its_own_and_finishes_after_an_interruption(tmp_path, monkeypatch):
+def test_an_item_without_trained_networks_trains_its_own_and_finishes_after_an_interruption(tmp_path, monkeypatch):
     """Interrupted between training and measuring, nothing that was finished is lost."""
     loaded = load_experiment("fig3", "quick", {**TINY, "models": ["convnet"]})
 
@@ -158,7 +158,7 @@ def test_filters_that_answer_no_more_than_to_a_blank_image_have_no_winners(digit
     assert {value for name, series in found.items() if "conv1" in name for value in series.y} == {0.0}
 
 
-def test_the_control_is_the_network_before_training(digits):
+def test_random_scores_are_those_of_the_network_before_training(digits):
     one = plan_runs(load_experiment("fig3", "quick", TINY))[-1]
     seen = digits.of(one.settings.data, one.fold)
     network = one.network()
@@ -168,7 +168,7 @@ def test_the_control_is_the_network_before_training(digits):
     assert fresh["trained"] == fresh["random"] == changed["random"] != changed["trained"]
 
 
-def test_winners_of_a_filter_that_knows_its_size(digits):
+def test_the_level_that_undoes_the_scale_of_a_digit_wins(digits):
     """A filter that answers to a ring of one radius: the level that brings the digit's scale back to it wins."""
     one = plan_runs(
         load_experiment("winners", "quick", {**TINY, "network.maps": [1, 1], "measure.scales": [0.35, 1.0]})

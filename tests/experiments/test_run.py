@@ -310,7 +310,7 @@ def test_runs_that_are_finished_leave_the_display():
         assert [task.description for task in display.progress.tasks] == ["fig4a", second.title]
 
 
-def test_anything_else_sees_nothing():
+def test_output_that_is_no_terminal_shows_no_progress():
     assert shown(False).strip() == ""
 
 

@@ -61,7 +61,7 @@ def test_a_reduction_is_relative_to_the_baseline():
         ([0.0, 0.0], 1.0),
     ],
 )
-def test_p_values_by_hand(differences, p):
+def test_p_is_the_part_of_sign_flips_with_as_large_a_sum(differences, p):
     assert sign_flip_test(differences) == p
 
 

@@ -64,7 +64,7 @@ def test_the_classifier_fits_whatever_the_stages_leave(size, kernel):
     assert network(torch.rand(1, 1, size, size)).shape == (1, 10)
 
 
-def test_the_convnet_written_out():
+def test_the_convnet_computes_what_is_written_out_by_hand():
     network = ConvNet(shape=SMALL)
     values = network.state_dict()
     x = F.max_pool2d(F.conv2d(IMAGES, values["stages.conv1.weight"], values["stages.conv1.bias"]).relu(), 2, 2)

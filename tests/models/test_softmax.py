@@ -7,11 +7,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from scaleconv.models.softmax import SoftmaxClassifier, choose_each, choose_softmax
+from scaleconv.models.softmax import SoftmaxClassifier, choose_softmax
 
 RANDOM = torch.Generator().manual_seed(0)
 FEATURES = torch.rand(300, 8, generator=RANDOM, dtype=torch.float64)
 LABELS = ((FEATURES - 0.5) @ torch.randn(8, 3, generator=RANDOM, dtype=torch.float64)).argmax(1)
+
+
+def choose(features, labels, *others, **options):
+    """The choice for one training set."""
+    (choice,) = choose_softmax(features[None], labels[None], *others, **options)
+    return choice
 
 
 def test_the_classifier_is_at_the_minimum():
@@ -39,7 +45,7 @@ def test_predictions_are_the_largest_scores():
 
 
 def test_the_penalty_is_the_one_with_the_lowest_loss_on_the_held_out_part():
-    choice = choose_softmax(FEATURES, LABELS, (1e-4, 10.0, 1e-2), 3, held_out=0.25, seed=7)
+    choice = choose(FEATURES, LABELS, (1e-4, 10.0, 1e-2), 3, held_out=0.25, seed=7)
     held = torch.randperm(300, generator=torch.Generator().manual_seed(7))[:75]
     rest = torch.tensor([index for index in range(300) if index not in held])
     for penalty in (1e-4, 10.0, 1e-2):
@@ -55,7 +61,7 @@ def test_labels_without_meaning_get_the_strongest_penalty():
     """Nothing can be predicted, so the classifier that is least sure of itself loses least."""
     random = torch.Generator().manual_seed(0)
     features, labels = torch.rand(40, 30, generator=random), torch.randint(2, (40,), generator=random)
-    choice = choose_softmax(features, labels, (1e-5, 1.0), 2, held_out=0.5)
+    choice = choose(features, labels, (1e-5, 1.0), 2, held_out=0.5)
     assert choice.classifier.penalty == 1.0
     assert choice.losses[1.0] < choice.losses[1e-5]
 
@@ -64,7 +70,7 @@ def test_the_held_out_part_takes_no_part_in_the_choice_of_weights():
     """Labels without meaning cannot be predicted where they were not learned, though they can be memorised."""
     random = torch.Generator().manual_seed(0)
     features, labels = torch.rand(60, 100, generator=random), torch.randint(2, (60,), generator=random)
-    choice = choose_softmax(features, labels, (1e-6,), 2, held_out=0.5)
+    choice = choose(features, labels, (1e-6,), 2, held_out=0.5)
     assert (choice.classifier.predict(features) == labels).all()
     assert choice.errors[1e-6] > 25
 
@@ -73,7 +79,7 @@ def test_a_class_may_be_missing_from_a_part():
     labels = LABELS.clone()
     labels[0] = 3  # a single digit of its class, held out or not
     for seed in range(8):
-        assert choose_softmax(FEATURES, labels, (1e-2,), 4, seed=seed).classifier.weight.shape == (8, 4)
+        assert choose(FEATURES, labels, (1e-2,), 4, seed=seed).classifier.weight.shape == (8, 4)
 
 
 def test_training_sets_at_once_are_chosen_for_as_if_alone():
@@ -82,10 +88,10 @@ def test_training_sets_at_once_are_chosen_for_as_if_alone():
     labels = torch.stack([LABELS, torch.randint(3, LABELS.shape, generator=random), LABELS.clamp(max=1)])
     features = torch.stack([FEATURES, FEATURES, FEATURES.flip(0)])
     penalties = (1e-4, 1.0, 1e-2)
-    together = choose_each(features, labels, penalties, 3, seed=2)
+    together = choose_softmax(features, labels, penalties, 3, seed=2)
     assert [choice.classifier.penalty for choice in together][:2] == [1e-4, 1.0]
     for choice, some, truth in zip(together, features, labels, strict=True):
-        alone = choose_softmax(some, truth, penalties, 3, seed=2)
+        alone = choose(some, truth, penalties, 3, seed=2)
         assert choice.classifier.penalty == alone.classifier.penalty
         assert choice.losses == pytest.approx(alone.losses, rel=1e-5)
         assert choice.errors == alone.errors
@@ -97,7 +103,7 @@ def test_weights_and_biases_share_no_memory():
     """Or they could not be written to one file."""
     for fitted in (
         SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS),
-        choose_softmax(FEATURES, LABELS, (0.01,), 3).classifier,
+        choose(FEATURES, LABELS, (0.01,), 3).classifier,
     ):
         assert fitted.weight.untyped_storage().data_ptr() != fitted.bias.untyped_storage().data_ptr()
 
@@ -121,7 +127,7 @@ def test_wrong_features_and_labels_are_named(arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         SoftmaxClassifier(0.1, 3).fit(*arguments)
     with pytest.raises(ValueError, match=re.escape(message)):
-        choose_softmax(*arguments, (0.1,), 3)
+        choose(*arguments, (0.1,), 3)
 
 
 def test_wrong_arguments_are_named():
@@ -143,17 +149,17 @@ def test_wrong_arguments_are_named():
     with pytest.raises(TypeError, match="`labels` must be a tensor, got ndarray"):
         SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS.numpy())
     with pytest.raises(ValueError, match="`penalties` must be at least 0, got -1"):
-        choose_softmax(FEATURES, LABELS, (-1, 0.1), 3)
+        choose(FEATURES, LABELS, (-1, 0.1), 3)
     with pytest.raises(ValueError, match=r"`held_out` \(=0.9\) must leave some of the 2 rows to learn from"):
-        choose_softmax(FEATURES[:2], LABELS[:2], (0.1,), 3, held_out=0.9)
+        choose(FEATURES[:2], LABELS[:2], (0.1,), 3, held_out=0.9)
     with pytest.raises(ValueError, match="`labels` must be of 2 training sets, as `features` are, got 1"):
-        choose_each(torch.stack([FEATURES, FEATURES]), LABELS[None], (0.1,), 3)
+        choose_softmax(torch.stack([FEATURES, FEATURES]), LABELS[None], (0.1,), 3)
     with pytest.raises(ValueError, match="`classes` must be at least 1, got 0"):
         SoftmaxClassifier(0.1, 0)
     with pytest.raises(ValueError, match="`held_out` must lie between 0 and 1, got 1"):
-        choose_softmax(FEATURES, LABELS, (0.1,), 3, held_out=1)
+        choose(FEATURES, LABELS, (0.1,), 3, held_out=1)
     with pytest.raises(ValueError, match="`penalties` must name at least one, got none"):
-        choose_softmax(FEATURES, LABELS, (), 3)
+        choose(FEATURES, LABELS, (), 3)
     with pytest.raises(ValueError, match="`features` must have 8 columns, as learned, got 7"):
         SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS).predict(FEATURES[:, 1:])
     start = SoftmaxClassifier(0.1, 3).fit(FEATURES[:, 1:], LABELS)

@@ -102,7 +102,7 @@ def test_pixels_are_the_classifier_alone():
     fold = FOLDS[0]
     (run,) = train_unsupervised("pixels", [fold], replace(SETTINGS, held_out=0.5), seed=5)
     pixels = fold.train_images.flatten(1)
-    choice = choose_softmax(pixels, fold.train_labels, SETTINGS.penalties, held_out=0.5, seed=5)
+    (choice,) = choose_softmax(pixels[None], fold.train_labels[None], SETTINGS.penalties, held_out=0.5, seed=5)
     assert torch.equal(run.weights["classifier.weight"], choice.classifier.weight)
     assert run.held_out_losses == choice.losses
 

@@ -1,7 +1,7 @@
 """The caches: bounded, shared by threads, and free of what the first caller was doing."""
 
-import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -134,7 +134,7 @@ def test_layers_that_fit_make_their_matrices_once():
     assert len(SPARSE_MAPS) == 2 * kept
 
 
-def test_the_bound_may_be_nothing():
+def test_a_cache_of_zero_bytes_keeps_nothing_and_calls_stay_right():
     images, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
     expected = si_conv2d(images, weight, bias, scales=SCALES)
     resize_cache(0)
@@ -196,7 +196,7 @@ def test_a_default_device_has_no_part_in_a_call(channels):
     assert weight.grad.abs().max() > 0
 
 
-def test_threads_share_the_caches():
+def test_threads_that_empty_the_caches_of_one_another_get_the_same_numbers():
     images, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
     sent = random(2, 3, 7, 6, seed=5)
     weight.requires_grad_()
@@ -205,37 +205,28 @@ def test_threads_share_the_caches():
         output = si_conv2d(images, weight, bias)
         return [output, *torch.autograd.grad(output, weight, sent)]
 
-    expected, right = step(), []
+    expected = step()
 
-    def work():
-        for _ in range(10):
-            SPARSE_MAPS.clear()
-            make_plan.cache_clear()
-            custom_op.find_plan.cache_clear()
-            right.append(all(torch.equal(a, b) for a, b in zip(step(), expected, strict=True)))
+    def work(_):
+        SPARSE_MAPS.clear()
+        make_plan.cache_clear()
+        custom_op.find_plan.cache_clear()
+        return all(torch.equal(a, b) for a, b in zip(step(), expected, strict=True))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert right == [True] * 40
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(40))) == [True] * 40
 
 
-def test_threads_with_batches_of_other_sizes_share_one_plan():
+def test_threads_with_batches_of_other_sizes_do_not_disturb_one_another():
     weight = random(3, 2, 3, 3)
     batches = [random(images, 2, 9, 8, seed=images) for images in (1, 2, 3, 5)]
-    expected, right = [si_conv2d(batch, weight) for batch in batches], []
+    expected = [si_conv2d(batch, weight) for batch in batches]
 
     def work(number):
-        right.extend(torch.equal(si_conv2d(batches[number], weight), expected[number]) for _ in range(20))
+        return torch.equal(si_conv2d(batches[number], weight), expected[number])
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert right == [True] * 80
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, [0, 1, 2, 3] * 20)) == [True] * 80
 
 
 def test_a_layer_moved_to_another_device_follows():

@@ -136,7 +136,7 @@ def test_only_the_gradients_asked_for_are_computed(wanted):
 
 
 @pytest.mark.parametrize("channels", [2, 16])
-def test_per_sample_gradients_by_vmap(channels):
+def test_gradients_of_each_image_by_vmap_are_those_of_each_image_alone(channels):
     images, weight, bias = tensors_of((3, channels, 6, 7), (2, channels, 3, 2), seed=5)
 
     def loss(weight, image):

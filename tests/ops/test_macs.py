@@ -51,7 +51,7 @@ def test_the_direct_order_is_the_same_on_any_device():
 
 
 @pytest.mark.parametrize(("size", "kernel", "direct"), [(28, 7, 11.7), (11, 5, 13.1)], ids=["first", "second"])
-def test_whole_levels_in_units_of_one_conv2d(size, kernel, direct):
+def test_the_direct_order_of_the_papers_layers_costs_12_and_13_convolutions(size, kernel, direct):
     cost = macs((1, 36, size, size), (64, 36, kernel, kernel))
     assert round(cost.direct.convolution / cost.conv2d.convolution, 1) == direct
 

@@ -42,7 +42,7 @@ def test_a_gpu_gathers_no_patches_of_many_channels():
     assert forms((64, 56, 56), (64, 64, 3, 3), gpu=True) == expected
 
 
-def test_sixteen_channels_are_many():
+def test_sixteen_channels_count_as_many_and_fifteen_as_few():
     assert forms((16, 56, 56), (64, 16, 3, 3), gpu=False)[2.5] == "im2col"
     assert forms((15, 56, 56), (64, 15, 3, 3), gpu=False)[2.5] == "dense"
     assert forms((16, 56, 56), (64, 16, 3, 3), gpu=True)[2.5] == "dense"

@@ -2,7 +2,7 @@
 
 The layers that are compared are made with the arguments of `Conv2d`. On a GPU the passes are timed as eager calls,
 which is what a user sees; as replays of a CUDA graph, which is the time of the device alone; and by the host, which is
-the time to issue them.
+the time to launch them.
 """
 
 import importlib
@@ -32,7 +32,7 @@ class LayerRow:
         scales: `default`, or `wide` for their squares.
         forward, backward, both: eager calls.
         graph_forward, graph_both: replays of a CUDA graph; None on a CPU.
-        host_both: what the host needs to issue forward and backward; None on a CPU.
+        host_both: time of the host to launch forward and backward; None on a CPU.
         memory: of forward and backward; None on a CPU.
         error: why nothing was measured; None if all went well.
     """
@@ -54,7 +54,7 @@ class LayerRow:
 
 
 class InterpolatedConv2d(nn.Conv2d):
-    """Rescale, convolve, rescale back, take the maximum: the layer written plainly with `F.interpolate`.
+    """Rescale, convolve, rescale back, take the maximum: the layer written with `F.interpolate`.
 
     It shows what the layer costs when written so. It does not compute the same numbers: its grids are not aligned, and
     every level covers every position. A level that is smaller than the kernel is left out.

@@ -39,9 +39,10 @@ class EpochRow:
         model: its name in `scaleconv.models.TITLES`.
         runs: how many were trained at once.
         seconds: of one epoch of all of them, the median over the repeats.
-        seconds_min, seconds_max: the least and the most.
-        seconds_per_run: that, divided by `runs`.
-        batches, batches_timed: in an epoch, and how many of them were timed.
+        seconds_min, seconds_max: minimum and maximum over the repeats.
+        seconds_per_run: `seconds` divided by `runs`.
+        batches: in an epoch.
+        batches_timed: how many of them were timed.
     """
 
     model: str

@@ -187,7 +187,7 @@ def draw_layers(rows: Sequence[LayerRow], title: str, paths: Sequence[Path]) -> 
 
 
 def _draw_times(axis: Any, rows: Sequence[LayerRow], title: str) -> None:
-    """Medians as bars, least to most as whiskers, above them the ratio to the wide convolution."""
+    """Medians as bars, minimum to maximum as whiskers, above them the ratio to the wide convolution."""
     compared = Comparison(rows)
     field = "graph_both" if has_graphs(rows) else "both"
 

@@ -1,7 +1,7 @@
 """Files that are either whole or not there.
 
-A file is written under another name beside its destination, flushed to the disk, and only then renamed. Whoever is
-killed in between leaves at most a hidden `.part` file, which nothing reads.
+A file is written under another name beside its destination, flushed to the disk, and only then renamed. A
+process that is killed in between leaves at most a hidden `.part` file, which nothing reads.
 """
 
 import os

@@ -97,7 +97,7 @@ def load_digits(
         raise ValueError(f"`part` (={part!r}) must be one of {', '.join(PARTS)}")
     if dataset == EMBEDDED:
         if data_dir:
-            data_directory(data_dir)  # not needed, but a directory that is not there was not meant
+            data_directory(data_dir)  # not read, but a wrong name is a mistake to report
         if part == "train":
             raise ValueError("`part` (='train') is not in the embedded digits: use part='test', or dataset='mnist'")
         return embedded_digits()
@@ -117,7 +117,7 @@ def load_digits(
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path, bool]:
-    """The directory to look in, and whether someone named it; the cache directory is the only one nobody names."""
+    """The directory to look in, and whether the user named it; if not, it is the cache directory."""
     if named := data_dir or os.environ.get(VARIABLE):
         directory = Path(named).expanduser()
         if not directory.is_dir():
@@ -141,14 +141,24 @@ def find_files(dataset: Dataset, part: str, directory: Path) -> list[Path | None
 
 @dataclass(frozen=True)
 class Entry:
-    """One part of one data set, as words for a table; `count` is 0 where it is not there."""
+    """One part of one data set, as words for a table.
+
+    Attributes:
+        dataset, part: which.
+        count: of the digits; 0 where they are missing, and then all but `source` is empty.
+        classes: the smallest and the largest number of digits of a class.
+        source: where they come from, or what is wrong.
+        verdict: whether the published checksums agree.
+        checksums: MD5 of images and labels.
+    """
 
     dataset: str
     part: str
     count: int
     classes: str
     source: str
-    checksums: str
+    verdict: str
+    checksums: tuple[str, str]
 
 
 def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[Entry]:
@@ -161,7 +171,7 @@ def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[E
     yield _present(embedded_digits())
     for dataset in DATASETS.values():
         for part in PARTS:
-            absent = Entry(dataset.name, part, 0, "", f"not in {directory} (--data-dir, ${VARIABLE})", "")
+            absent = _absent(dataset, part, f"not in {directory} (--data-dir, ${VARIABLE})")
             if not any(find_files(dataset, part, directory)):
                 yield absent
                 continue
@@ -170,7 +180,7 @@ def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[E
             except OtherDatasetError:
                 yield absent
             except (OSError, ValueError) as error:
-                yield Entry(dataset.name, part, 0, "", str(error), "")
+                yield _absent(dataset, part, str(error))
 
 
 def _find(folder: Path, file: IdxFile) -> Path | None:
@@ -220,6 +230,10 @@ def _digits(images: IdxData, labels: IdxData, dataset: str, part: str, source: s
 
 def _present(digits: Digits) -> Entry:
     counts = digits.labels.bincount(minlength=10)
-    checksums = f"{' '.join(digits.checksums)} ({'agree' if digits.verified else 'none published'})"
     classes = f"{int(counts.min())} … {int(counts.max())}"
-    return Entry(digits.dataset, digits.part, len(digits), classes, digits.source, checksums)
+    verdict = "agree" if digits.verified else "none published"
+    return Entry(digits.dataset, digits.part, len(digits), classes, digits.source, verdict, digits.checksums)
+
+
+def _absent(dataset: Dataset, part: str, reason: str) -> Entry:
+    return Entry(dataset.name, part, 0, "", reason, "", ("", ""))

@@ -17,7 +17,7 @@ FOLDS = 6
 FOLD_SIZE = 10_000
 REDUCED_SIZE = FOLD_SIZE // 10
 CLASSES = 10
-PURPOSE = 1  # of the random stream: the scales are drawn from another, or a fold would be digits of one scale
+PURPOSE = 1  # a random stream apart from that of the scales, or a fold would be digits of one scale
 
 
 @dataclass(frozen=True)

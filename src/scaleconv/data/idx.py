@@ -1,8 +1,8 @@
 """IDX files, the format of MNIST: a big-endian header (type, rank, sizes), then the bytes.
 
 Reads them gzipped or not, and accepts a file only if everything about it is as expected: magic number, shape, length,
-contents and, where one is published, the MD5. Never more bytes are read or unpacked than the expected file has. Every
-refusal is one line that says what to do next. No pickle, no files found or fetched here.
+contents and, where one is published, the MD5. No more bytes are read or unpacked than the expected file has. Every
+refusal is one line that says what to do next. Finding and downloading files is not done here.
 """
 
 import gzip

@@ -18,8 +18,8 @@ Floats = NDArray[np.float64]
 def raw_stream(count: int, seed: int, *purpose: int) -> NDArray[np.uint64]:
     """The first `count` numbers of a seed: 64 random bits each.
 
-    PCG64's raw output, which numpy promises never to change; it makes no such promise of what its generators derive.
-    Another `purpose` is an independent stream: what is drawn for one must not tell anything of another.
+    PCG64's raw output, which numpy promises never to change, unlike what its generators derive from it. Each `purpose`
+    has an independent stream.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(f"`seed` (={seed!r}) must be a whole number, 0 or more")

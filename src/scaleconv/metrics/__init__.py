@@ -1,4 +1,4 @@
-"""Measures of networks, time and memory of calls, and summaries of runs. Imports nothing of ours."""
+"""Measures of networks, time and memory of calls, and summaries of runs. Imports no other room of the package."""
 
 from .activations import activations, recording
 from .equivariance import equivariance_error

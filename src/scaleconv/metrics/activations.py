@@ -1,4 +1,4 @@
-"""What chosen layers of a network put out, by name and in batches. Imports nothing of ours."""
+"""The outputs of chosen layers of a network, by name and in batches. Knows no other module of the package."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ Features = dict[str, Tensor]
 
 @contextmanager
 def recording(model: nn.Module, layers: Sequence[str]) -> Iterator[Features]:
-    """Keep what each of the named modules put out last, as long as the context lasts.
+    """Keep the latest output of each of the named modules while the context lasts.
 
     Raises:
         ValueError: the model has no module of that name.
@@ -43,7 +43,7 @@ def recording(model: nn.Module, layers: Sequence[str]) -> Iterator[Features]:
 def activations(model: nn.Module, images: Tensor, layers: Sequence[str], batch: int = 1000) -> Features:
     """The outputs of layers for all images.
 
-    Shapes: images (N, …) → for each layer (N, …), as the module puts it out.
+    Shapes: images (N, …) → for each layer (N, …), the shape of its output.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())

@@ -1,8 +1,8 @@
 """How invariant the neurons of a network are to a transformation of its input.
 
 The measure of Goodfellow, Le, Saxe, Lee and Ng, *Measuring invariances in deep networks* (2009), as the paper uses it
-in section 4.1.1. What a neuron of a map is, the paper does not say: `NEURONS` has three readings. Imports nothing of
-ours: the function that transforms images is an argument.
+in section 4.1.1. The paper does not say what a neuron of a map is: `NEURONS` has three readings. The function that
+transforms images is an argument.
 """
 
 import math

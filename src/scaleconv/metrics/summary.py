@@ -1,4 +1,4 @@
-"""Summaries of repeated runs: mean, spread, interval, and whether a difference could be chance. Plain numbers only."""
+"""Summaries of repeated runs: mean, standard deviation, interval, and a test of paired differences. Numbers only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

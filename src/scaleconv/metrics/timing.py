@@ -1,8 +1,9 @@
 """Time and memory of calls: clocks, CUDA graphs, interleaved timing, peak memory. The only timer of the package.
 
 Everything that is compared is timed once in every repeat, so that drift (clock rates, temperature, other load) affects
-all alike. A short call is iterated until its timing is long enough. What must not be timed is prepared before the clock
-starts. On a GPU the clock is either that of the device, by events, or that of the host, which only issues the kernels.
+all candidates alike. A short call is iterated until its timing is long enough. What must not be timed is prepared
+before the clock starts. On a GPU the clock is either that of the device, by CUDA events, or that of the host, which
+only launches the kernels.
 """
 
 import gc
@@ -20,14 +21,14 @@ Key = TypeVar("Key", bound=Hashable)
 Call = Callable[[], object]
 Candidate = TypeVar("Candidate", bound=Call)
 
-LEAST_MS = 2.0  # a shorter timing would mostly be the clock and the first launch
-MOST_ITERATIONS = 100
+MIN_MS = 2.0  # a shorter timing would mostly be the clock and the first launch
+MAX_ITERATIONS = 100
 WARM_UP = 3
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one iteration: median, least and most over the repeats, and how many iterations a timing has."""
+    """Milliseconds of one iteration: median, minimum and maximum over the repeats; and the iterations of a timing."""
 
     median_ms: float
     min_ms: float
@@ -49,7 +50,7 @@ class Workload:
 
     Attributes:
         prepare: takes a number of iterations, makes what is not to be timed, and returns what is.
-        host: time how long the host takes to issue one iteration on an idle GPU, and do not wait for the GPU.
+        host: time how long the host takes to launch one iteration on an idle GPU, and do not wait for the GPU.
     """
 
     prepare: Callable[[int], Call]
@@ -100,7 +101,7 @@ def captured(call: Call, before: Call = lambda: None) -> Callable[[], None]:
     """Capture a call in a CUDA graph; the function that is returned replays it without the host.
 
     Args:
-        call: what is captured. It runs a few times first, in which libraries choose their algorithms and buffers.
+        call: what is captured. It runs a few times first, so that libraries choose their algorithms and buffers.
         before: runs before each of these calls, and before the capture, to undo what the last call has changed.
     """
     side = torch.cuda.Stream()
@@ -155,9 +156,9 @@ def _sample(workload: Workload, iterations: int, device: str) -> float:
 
 
 def _iterations(workload: Workload, device: str, warm_up: int) -> int:
-    """How many iterations make a timing long enough; finding out also warms up. The host is timed one by one."""
+    """How many iterations make a timing long enough; finding out also warms up. The host is timed for one call."""
     once = min(_sample(workload, 1, device) for _ in range(warm_up))
-    return 1 if workload.host else min(max(math.ceil(LEAST_MS / max(once, 1e-6)), 1), MOST_ITERATIONS)
+    return 1 if workload.host else min(max(math.ceil(MIN_MS / max(once, 1e-6)), 1), MAX_ITERATIONS)
 
 
 def _rotated(keys: Iterable[Key], repeat: int) -> list[Key]:
@@ -279,7 +280,7 @@ def compare(
 
 
 def _memory_alone(make: Callable[[], Call], device: str) -> Memory | None:
-    """Memory of a call after those that plan, compile and allocate; on a CPU one call shows whether it works."""
+    """Memory of a call after a few that plan, compile and allocate. On a CPU, one call shows whether it works."""
     call = make()
     for _ in range(WARM_UP if torch.device(device).type == "cuda" else 1):
         call()

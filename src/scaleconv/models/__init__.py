@@ -58,7 +58,7 @@ def make_model(
         shape: its sizes. A network in `DENSE` has one class more, the background.
         scales: of all networks that have any.
         second_scales: of the second layer of the SI-ConvNet, if not `scales`.
-        antialias: whether scale-invariant layers smooth what they shrink.
+        antialias: whether scale-invariant layers average pixels where they shrink.
         align, border: other rules than those of `SIConv2d`, as of `AlignedSIConv2d`.
     """
     if name in ("convnet", AUGMENTED):

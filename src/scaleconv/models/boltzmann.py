@@ -80,9 +80,9 @@ class Boltzmann:
         return products + self.hidden_bias.unsqueeze(-3)
 
     def hidden(self, levels: Tensor) -> Tensor:
-        """p(h_{j,s} = 1 | v) from the levels: (*, N, S, D) → (*, N, S, J); the rest is the chance of no scale on."""
+        """p(h_{j,s} = 1 | v) from the levels: (*, N, S, D) → (*, N, S, J); 1 minus their sum is that of no scale."""
         inputs = self.inputs(levels)
-        if self.transform.count == 1:  # the same in a third of the kernels
+        if self.transform.count == 1:  # the same numbers in a third of the kernel launches
             return torch.sigmoid(inputs)
         return torch.softmax(F.pad(inputs, (0, 0, 0, 1)), -2)[..., :-1, :]
 
@@ -105,7 +105,7 @@ class Boltzmann:
 def draw_hidden(probabilities: Tensor, generator: torch.Generator) -> Tensor:
     """Switch on at most one scale of each unit: (*, N, S, J).
 
-    All machines of a batch get the same random numbers, so each ends where it would have ended alone.
+    All machines of a batch get the same random numbers, so each learns what it would have learned alone.
     """
     count, scales, units = probabilities.shape[-3:]
     chance = torch.rand(count, 1, units, generator=generator, dtype=probabilities.dtype, device=probabilities.device)

@@ -22,13 +22,13 @@ class Recipe:
     Attributes:
         epochs: passes over the images.
         batch: images in a step; the last, partial batch of an epoch is left out.
-        learning_rate: constant for half of the epochs, then falling to nothing in a straight line.
+        learning_rate: constant for half of the epochs, then falling linearly to 0.
         momentum: of the gradient, below 1.
         weight_decay: of the weights; biases have none.
         sparsity_target: how often a hidden unit should be on, at any scale.
         sparsity_cost: how hard the hidden biases are pulled towards that, in units of `learning_rate`.
         steps: Gibbs steps of the negative phase, the k of CD-k.
-        persistent: go on with the chains of the step before instead of starting at the data.
+        persistent: continue the chains of the previous step instead of starting at the data.
         initial_std: of the Gaussian weights at the start.
     """
 

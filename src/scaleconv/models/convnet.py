@@ -1,7 +1,7 @@
 """The paper's network, its convolution an argument: ConvNet and SI-ConvNet are the same code.
 
-Two stages of convolution, ReLU and max-pooling, then two fully connected layers (paper, appendix C). The stages are of
-use alone: the hierarchical network runs them at several sizes.
+Two stages of convolution, ReLU and max-pooling, then two fully connected layers (paper, appendix C). The
+hierarchical network runs the stages alone, at several sizes.
 """
 
 from collections import OrderedDict

@@ -1,8 +1,9 @@
 """Multinomial logistic regression, many problems at once: mean cross-entropy + penalty/2 · ‖weight‖².
 
-Limited-memory BFGS in its compact form (Byrd, Nocedal and Schnabel, 1994). Problems that share their features share two
-products with them in an iteration; logits are linear in the step, so that the search along a direction needs no other.
-Tensor code only: nothing is checked here, nothing is random, and the device is waited for every `PATIENCE` iterations.
+Limited-memory BFGS in its compact form (Byrd, Nocedal and Schnabel, 1994). An iteration
+needs two products with the features, which all problems on these features share. Logits are linear in the step, so the
+line search needs no further product. Tensor code only: nothing is checked here, nothing is random, and the host waits
+for the device every `PATIENCE` iterations.
 
 Letters: F sets of features, P problems of each, N rows, D features, C classes, M pairs remembered.
 """
@@ -12,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as nn
 
 MEMORY = 10  # pairs
-SEARCH = 2  # Newton steps along a direction
-PATIENCE = 25  # iterations until the logits are taken anew from the weights, and a GPU is asked whether all are done
-ENOUGH = 1e-10  # a problem is done where its quadratic model promises to fall by half of this
+SEARCH = 2  # Newton steps of a line search
+PATIENCE = 25  # iterations until the logits are computed anew from the weights, and a GPU is asked if all are done
+ENOUGH = 1e-10  # a problem is done when its quadratic model predicts a decrease of less than half of this
 
 
 @torch.no_grad()
@@ -23,7 +24,7 @@ def minimise(
 ) -> Tensor:
     """The weights of all problems: (F, P, D + 1, C), biases last.
 
-    Each problem stops by itself, and so ends where it would have ended alone.
+    Each problem stops by itself, as if it were alone.
 
     Args:
         features: (F, N, D)
@@ -34,7 +35,7 @@ def minimise(
         start: weights to start from; by default 0.
     """
     centre = features.mean(1, keepdim=True)
-    loss = Loss(features - centre, labels, penalties, classes)  # centred, or the biases would slow all else down
+    loss = Loss(features - centre, labels, penalties, classes)  # centred, which makes the problem well conditioned
     shape = (*penalties.shape, features.shape[2] + 1, classes)
     weights = features.new_zeros(shape) if start is None else shift_biases(start, centre)
     history = History(weights)
@@ -74,7 +75,7 @@ def softmax(logits: Tensor) -> Tensor:
 
 
 class Loss:
-    """The losses of all problems, of features that are given once; arguments as of `minimise`."""
+    """The losses of all problems on fixed features; the arguments are those of `minimise`."""
 
     def __init__(self, features: Tensor, labels: Tensor, penalties: Tensor, classes: int) -> None:
         self.features = features
@@ -100,7 +101,7 @@ class Loss:
     def search(
         self, weights: Tensor, direction: Tensor, slope: Tensor, logits: Tensor, change: Tensor, chances: Tensor
     ) -> Tensor:
-        """How far to go in the direction: (F, P), never beyond the minimum along it.
+        """The line search: the length of the step (F, P), never beyond the minimum along the direction.
 
         Along a line, |loss‴| ≤ r·loss″ with r the widest spread of the logits' change. Seen from a slope l and a
         curvature c, the minimum is at least log(1 + r·|l|/c)/r away: a Newton step for small r, and safe for any.
@@ -133,7 +134,7 @@ class History:
     """The last steps of all problems and how the gradients changed, from which a quadratic model of each loss is made.
 
     Args:
-        weights: (F, P, D + 1, C), to which it is to be like.
+        weights: (F, P, D + 1, C), whose shape, type and device it takes.
     """
 
     def __init__(self, weights: Tensor) -> None:
@@ -153,7 +154,7 @@ class History:
         self.gradient.copy_(gradient)
 
     def add(self, step: Tensor, gradient: Tensor) -> None:
-        """Remember a step (F, P, D + 1, C), and the gradient behind it in place of that before."""
+        """Remember a step (F, P, D + 1, C), and the gradient after it."""
         self.newest = (self.newest + 1) % MEMORY
         self.pairs[:, self.newest].view(self.shape).copy_(step)
         torch.sub(gradient, self.gradient, out=self.pairs[:, self.newest + MEMORY].view(self.shape))
@@ -162,13 +163,15 @@ class History:
     def direction(self) -> tuple[Tensor, Tensor]:
         """To the minimum of the model, (F, P, D + 1, C), and the slope of the loss along it, (F, P)."""
         products = (self.pairs @ self.pairs.mT).double()  # (F·P, 2·M + 1, 2·M + 1)
-        turn = self.newest + 1  # the oldest pair first
-        ahead, across = products[:, :-1, -1].unflatten(1, (2, MEMORY)).roll(-turn, 2).unsqueeze(-1).unbind(1)
-        table = products[:, :-1, :-1].unflatten(2, (2, MEMORY)).unflatten(1, (2, MEMORY)).roll((-turn, -turn), (2, 4))
+        oldest = self.newest + 1  # which comes first in what follows
+        ahead, across = products[:, :-1, -1].unflatten(1, (2, MEMORY)).roll(-oldest, 2).unsqueeze(-1).unbind(1)
+        table = (
+            products[:, :-1, :-1].unflatten(2, (2, MEMORY)).unflatten(1, (2, MEMORY)).roll((-oldest, -oldest), (2, 4))
+        )
         mixed, changes = table[:, :, :, 1].unbind(1)  # (F·P, M, M)
         squares = table[:, 0, :, 0].diagonal(dim1=1, dim2=2), changes.diagonal(dim1=1, dim2=2)
         bends = mixed.diagonal(dim1=1, dim2=2)
-        # A pair without curvature, such as of a problem that is done, counts for none.
+        # A pair without curvature, as of a problem that is done, is left out.
         there = bends > torch.finfo(self.pairs.dtype).eps * (squares[0] * squares[1]).sqrt()
         self.scale = torch.where(there[:, -1], bends[:, -1] / squares[1][:, -1], self.scale)
         scale, bends, kept = self.scale[:, None, None], bends.unsqueeze(-1), there.unsqueeze(-1).double()
@@ -176,7 +179,7 @@ class History:
         first = torch.linalg.solve_triangular(upper, kept * ahead, upper=True)
         inner = kept * (bends * first + scale * (changes @ first - across))
         second = torch.linalg.solve_triangular(upper.mT, inner, upper=False)
-        shares = -torch.cat([second.roll(turn, 1), -scale * first.roll(turn, 1), scale], 1)  # (F·P, 2·M + 1, 1)
+        shares = -torch.cat([second.roll(oldest, 1), -scale * first.roll(oldest, 1), scale], 1)  # (F·P, 2·M + 1, 1)
         direction = shares.mT.to(self.pairs.dtype) @ self.pairs
         slope = (shares.squeeze(-1) * products[:, :, -1]).sum(1)
         return direction.view(self.shape), slope.to(self.pairs.dtype).view(self.shape[:2])

@@ -1,7 +1,7 @@
-"""Networks that meet scale at the input, not in every layer: hierarchical, input-pyramid ensemble, multi-column.
+"""Networks that handle scale at the input, not in every layer: hierarchical, input-pyramid ensemble, multi-column.
 
-All run on an image pyramid; they differ in what is shared by the scales and in what becomes of the results. The
-rescaling is that of the layer, as fixed matrices for square images of one size.
+All run on an image pyramid. They differ in what the scales share and in how their results are combined. The rescaling
+is that of the layer, as fixed matrices for square images of one size.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,7 @@ class HierarchicalConvNet(nn.Module):
     """The multi-scale network of Farabet et al.: the stages at every scale, the results side by side.
 
     Every level of the pyramid goes through the same two stages at its own size; each result is resized to that of
-    scale 1 and all are concatenated before the fully connected layers, which so have as many times the inputs as there
-    are scales.
+    scale 1 and all are concatenated before the fully connected layers. With n scales these have n times the inputs.
 
     Deviation: Farabet et al. take a Laplacian pyramid of three octaves; like the paper, this takes the scales of the
     network it is compared with.
@@ -60,7 +59,7 @@ class HierarchicalConvNet(nn.Module):
         return logits
 
     def columns(self, images: Tensor) -> list[Tensor]:
-        """What the classifier sees of each level."""
+        """The features of each level, which the classifier sees side by side."""
         return [self.column(images, index) for index in range(len(self.scales))]
 
     def column(self, images: Tensor, index: int) -> Tensor:

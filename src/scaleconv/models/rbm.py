@@ -4,7 +4,7 @@
 scale-invariant RBM is the same class with other transforms. Input is checked here, once per call, never in a step.
 
 All methods also take several data sets of one size at once, (R, N, V) in place of (N, V), and then learn R machines in
-one batch of matrix products; each ends where it would have ended alone.
+one batch of matrix products. Each learns what it would have learned alone.
 """
 
 import copy
@@ -21,7 +21,7 @@ from .boltzmann import Boltzmann, Identity, Rescaling, draw_hidden, draw_visible
 from .contrastive import ContrastiveDivergence, Progress, Recipe
 from .images import check_count, check_images, check_parameter
 
-RARE = 0.01  # visible biases start as if no pixel were on, or off, more rarely than this
+RARE = 0.01  # visible biases start as if every pixel were on at least this often, and off at least this often
 CHUNK = 1000  # images at a time where nothing is learned: bounds the memory
 
 
@@ -65,7 +65,7 @@ class RBM:
         generator = torch.Generator(images.device).manual_seed(self.seed)
         runs, target = images.shape[:-2], self.recipe.sparsity_target
         weight = images.new_empty(self.hidden, transform.filter_pixels).normal_(generator=generator)
-        # As likely on at first as they are to be in the end, and no scale more than another.
+        # Units start as often on as the sparsity target asks, and at every scale equally often.
         hidden_bias = images.new_full(
             (*runs, transform.count, self.hidden), math.log(target / (1 - target) / transform.count)
         )
@@ -233,8 +233,9 @@ def _are_indices(pixels: object, count: int, width: int) -> bool:
 
 @contextmanager
 def products_like_convolutions(device: torch.device) -> Iterator[None]:
-    """Let float32 products on a GPU be TF32 where torch's convolutions are: units are drawn at random, and see nothing
-    of the bits that are lost. What is learned is applied at full precision.
+    """Use TF32 for float32 products on a GPU where torch's convolutions do.
+
+    Units are drawn at random, so the lost bits do not matter to learning. What is learned is applied in full precision.
     """
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda" and torch.backends.cudnn.allow_tf32 and before == "highest":

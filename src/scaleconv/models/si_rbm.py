@@ -17,7 +17,7 @@ from .contrastive import Recipe
 from .images import check_size
 from .rbm import RBM
 
-# None below 1: the digits of MNIST-Scale are shrunk, to 0.3 of their size and more, and fill the canvas at most.
+# No scale below 1: the digits of MNIST-Scale are shrunk, and enlarging undoes that.
 ENLARGING_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(6))
 
 

@@ -97,35 +97,20 @@ def choose_softmax(
     *,
     held_out: float = 0.2,
     seed: int = 0,
-) -> Choice:
-    """Choose the penalty on a random part of the training set, then learn from the whole.
+) -> list[Choice]:
+    """Choose the penalty on a random part of a training set, then learn from the whole, for R sets of one size at once.
 
     The loss decides, not the error: of a few hundred digits the error is a count of a few dozen, too coarse to rank
-    penalties by.
+    penalties by. Each set has a choice of its own, as if it were alone.
 
     Args:
-        features: (N, F) of the training set.
-        labels: (N,)
+        features: (R, N, F) of the training sets.
+        labels: (R, N)
         penalties: to choose from.
         classes: how many there are.
-        held_out: the part of the training set that is held out.
+        held_out: the part of a training set that is held out.
         seed: of that part.
     """
-    _check_labelled(features, labels, classes)
-    (choice,) = choose_each(features[None], labels[None], penalties, classes, held_out=held_out, seed=seed)
-    return choice
-
-
-def choose_each(
-    features: Tensor,
-    labels: Tensor,
-    penalties: Sequence[float],
-    classes: int = 10,
-    *,
-    held_out: float = 0.2,
-    seed: int = 0,
-) -> list[Choice]:
-    """`choose_softmax` for several training sets of one size, (R, N, F) and (R, N), at once; each by itself."""
     if len(features) != len(labels):
         raise ValueError(f"`labels` must be of {len(features)} training sets, as `features` are, got {len(labels)}")
     for some, truth in zip(features, labels, strict=True):

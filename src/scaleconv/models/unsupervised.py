@@ -1,8 +1,8 @@
 """Runs of the last rows of Table 1: features learned without labels, then a softmax classifier on them.
 
-All folds of a model are trained together, in one batch of matrix products; a fold ends where it would have ended alone.
-So are their classifiers on a GPU, as many as its memory is sure to hold; on a CPU it is no faster. Every model gets
-the same classifier and the same choice of penalties. `pixels` is the control without any features.
+All folds of a model are trained together, in one batch of matrix products; each fold ends as if it were alone. On a GPU
+their classifiers are trained together too, as many as fit into its memory. Every model gets the same classifier and the
+same choice of penalties. `pixels` is the control without any features.
 """
 
 import time
@@ -17,13 +17,13 @@ from .contrastive import Progress, Recipe
 from .images import check_count, check_number
 from .rbm import RBM
 from .si_rbm import ENLARGING_SCALES, SIRBM
-from .softmax import Choice, choose_each
+from .softmax import Choice, choose_softmax
 
 UNSUPERVISED = {"pixels": "Softmax on pixels", "rbm": "RBM", "si_rbm": "Scale-invariant RBM"}
 PENALTIES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
 SAMPLES, STEPS = 100, 10  # drawn from an RBM to be looked at, and Gibbs steps of each
 CHUNK = 5000  # test images at a time: bounds the memory of their features
-TOGETHER = 2**32  # bytes of the features on which classifiers learn together on a GPU
+TOGETHER = 2**32  # bytes of features: more of them are classified one fold after the other on a GPU
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _classify(
     parts: Sequence[tuple[RBM | None, Fold]], settings: UnsupervisedSettings, seed: int, seconds: float
 ) -> list[UnsupervisedRun]:
     begun = time.perf_counter()
-    choices = choose_each(
+    choices = choose_softmax(
         torch.stack([_features(model, fold.train_images) for model, fold in parts]),
         torch.stack([fold.train_labels for _, fold in parts]),
         settings.penalties,

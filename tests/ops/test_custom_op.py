@@ -64,7 +64,7 @@ def test_compiled_code_follows_new_sizes():
         "groups": [1, 2],
     }.items(),
 )
-def test_compiled_code_follows_new_values_of(name, values):
+def test_compiled_code_follows_new_values_of_every_argument(name, values):
     compiled = torch.compile(si_conv2d, fullgraph=True, backend="eager")
     for value in values:
         images, weight, _ = (tensor.detach() for tensor in tensors(channels=4))

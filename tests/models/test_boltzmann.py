@@ -1,4 +1,4 @@
-"""Conditionals, free energy and gradients against brute-force enumeration: 9 visible, 3 hidden units, 3 scales."""
+"""Energy, conditionals and gradients of both RBMs against enumeration: 9 visible units, 3 hidden ones, 3 scales."""
 
 import math
 
@@ -27,13 +27,13 @@ def hidden_given(tiny, images):
     return machine.hidden(machine.transform.spread(images))
 
 
-def test_hidden_conditionals(tiny):
+def test_hidden_probabilities_are_those_of_enumeration(tiny):
     expected = torch.stack([tiny.hidden_means(image) for image in tiny.images])
     assert_close(hidden_given(tiny, tiny.images), expected)
     assert_close(tiny.model.transform(tiny.images), expected.sum(1))
 
 
-def test_visible_conditionals(tiny):
+def test_visible_probabilities_are_those_of_enumeration(tiny):
     for state in tiny.hidden_states[::5]:
         hidden = tiny.one_hot(state)
         weights = [math.exp(-tiny.energy(visible, state)) for visible in tiny.visible_states]
@@ -41,7 +41,7 @@ def test_visible_conditionals(tiny):
         assert_close(tiny.model.machine.visible(hidden.unsqueeze(0))[0], expected)
 
 
-def test_free_energy(tiny):
+def test_the_free_energy_is_that_of_enumeration(tiny):
     expected = torch.tensor([tiny.free_energy(image) for image in tiny.images], dtype=torch.float64)
     assert_close(tiny.model.free_energy(tiny.images), expected)
 
@@ -77,7 +77,7 @@ def test_both_phases_make_the_gradient_of_the_exact_likelihood(tiny):
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_the_gradient_of_contrastive_divergence_given_its_samples(tiny, steps, persistent):
+def test_the_gradient_is_the_difference_of_both_phases_for_the_samples_drawn(tiny, steps, persistent):
     recipe = Recipe(batch=4, weight_decay=0, sparsity_cost=0, steps=steps, persistent=persistent)
     training = ContrastiveDivergence(tiny.model.machine, tiny.images, recipe, torch.Generator().manual_seed(1))
     chains = list(tiny.images)
@@ -135,7 +135,7 @@ def test_drawn_hidden_states_have_the_probabilities_and_at_most_one_scale():
     torch.testing.assert_close(states.mean(0), means[0], rtol=0, atol=4 * 0.5 / count**0.5)
 
 
-def test_pseudo_likelihood_of_all_pixels(tiny):
+def test_the_pseudo_likelihood_over_all_pixels_is_the_exact_one(tiny):
     pixels = len(tiny.visible_bias)
     for image in tiny.images:
         expected = 0

@@ -1,0 +1,124 @@
+"""docs/architecture.md lists the modules that are really entered, and its picture shows the imports of today."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import architecture
+
+PAGE = Path(architecture.__file__).with_suffix(".md")
+
+
+def listed_after(line):
+    """The modules of the first list after a line of the page: those that its entries begin with."""
+    bullets = re.search(r"\n(- .*?)\n\n", PAGE.read_text().split(f"\n{line}\n")[1], re.DOTALL)[1]
+    entries = re.findall(r"^- ((?:`[\w.]+`(?:, )?)+):", bullets, re.MULTILINE)
+    return {name for entry in entries for name in re.findall(r"[\w.]+", entry)}
+
+
+CALL = listed_after("## One call of the layer")
+ON_CPU, ON_GPU = CALL | listed_after("A CPU adds:"), CALL | listed_after("A GPU adds:")
+REPRODUCE = listed_after("## `scaleconv reproduce table1`")
+
+
+# Runs some code in a new process, whose caches are empty, and prints the modules of ours whose functions it called.
+WALK = """
+import importlib, json, os, pkgutil, sys
+import torch, scaleconv
+from scaleconv import SIConv2d, cli
+from scaleconv.ops import custom_op
+
+root = scaleconv.__path__[0] + os.sep
+for module in pkgutil.walk_packages(scaleconv.__path__, "scaleconv."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+entered, find_plan = set(), custom_op.find_plan
+
+def enter(frame, event, argument):
+    path = frame.f_code.co_filename
+    if path.startswith(root) and frame.f_code.co_name != "<module>":
+        entered.add(path.removeprefix(root).removesuffix(".py").replace(os.sep, "."))
+
+def call(*arguments, **others):
+    layer, images = SIConv2d(*arguments, padding=1, **others), torch.rand(1, arguments[0], 3, 2)
+    sys.settrace(enter)
+    layer(images).sum().backward()
+    sys.settrace(None)
+
+def command(text):
+    sys.settrace(enter)
+    try:
+        cli.main(text.split())
+    except SystemExit as end:
+        sys.settrace(None)
+        assert not end.code
+
+{code}
+print()
+print(json.dumps(sorted(entered)))
+"""
+
+
+def entered(code, folder, **environment):
+    walk = WALK.replace("{code}", code)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", walk],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_a_call_on_a_cpu_enters_the_modules_on_the_page(tmp_path):
+    assert entered("call(16, 16, 3)", tmp_path) == ON_CPU
+
+
+def test_a_call_on_a_gpu_enters_the_modules_on_the_page(tmp_path):
+    pytest.importorskip("triton")
+    # The plan of a GPU, executed by Triton's interpreter.
+    code = """
+custom_op.find_plan = lambda *arguments: find_plan(*arguments[:-1], True)
+call(1, 1, 2, scales=(1, 1.5))
+call(2, 2, 2, scales=(1, 1.5), groups=2)
+"""
+    assert entered(code, tmp_path, TRITON_INTERPRET="1") == ON_GPU
+
+
+SMALL = "data.train=100 network.maps=[1,1] network.hidden=4 training.batch=50 rbm.hidden=4 si_rbm.hidden=4"
+
+
+def test_reproduce_enters_the_modules_on_the_page(tmp_path):
+    settings = " ".join(f"--set {setting}" for setting in SMALL.split())
+    found = entered(f'command("reproduce table1 --folds 0 --epochs 1 {settings}")', tmp_path)
+    assert {"nn.layers", "ops.scale_max"} < found & ON_CPU
+    assert found - ON_CPU == REPRODUCE
+
+
+def identifiers():
+    tree = ElementTree.parse(architecture.PICTURE)
+    return [element.get("id", "") for element in tree.iter()]
+
+
+def test_the_picture_has_an_arrow_for_every_import_between_rooms():
+    drawn = {tuple(name.split("-imports-")) for name in identifiers() if "-imports-" in name}
+    assert drawn == architecture.room_imports()
+
+
+def test_the_picture_lists_every_module_in_its_room():
+    rooms = (name.split("-holds") for name in identifiers() if "-holds" in name)
+    drawn = {room: held.split("-")[1:] for room, held in rooms}
+    assert drawn == architecture.modules_by_room()
+
+
+def test_arrows_point_downwards():
+    bottoms = {room: place[1] for room, (place, _) in architecture.ROOMS.items()}
+    assert all(bottoms[start] > bottoms[end] for start, end in architecture.room_imports())
