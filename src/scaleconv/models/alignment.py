@@ -29,8 +29,8 @@ class AlignedSIConv2d(nn.Conv2d):
         in_channels, out_channels, kernel_size: as of `Conv2d`.
         scales: of the levels.
         align: 'exact' keeps the centres of kernels in correspondence. 'up' and 'down' bring a response back by the
-            inverse scale to a whole number of pixels, and crop or pad its leading side by whole pixels too, half a pixel
-            rounded up or down. 'up' is what the authors' later code does (`CropCenter` in transformation.cpp of
+            inverse scale to a whole number of pixels, and crop or pad its leading side by whole pixels too, half a
+            pixel rounded up or down. 'up' is what the authors' later code does (`CropCenter` in transformation.cpp of
             github.com/akanazawa/si-convnet).
         border: what a level gives where it does not reach. 'absent' takes no part in the maximum, as in that code;
             'zeros' is 0, which footnote 2 of the paper may mean; 'clamp' repeats the edge of its responses.
