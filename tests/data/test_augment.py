@@ -41,8 +41,8 @@ def test_a_placement_is_bilinear_sampling_with_repeated_edges(scale, shift, flip
 def test_what_shrinks_is_averaged_and_not_skipped():
     stripes = torch.zeros(1, 1, 40, 40, dtype=torch.float64)
     stripes[..., ::2] = 1
-    smaller = rescale(stripes, 0.25)
-    assert smaller[0, 0, 20, 15:25].sub(0.5).abs().max() < 0.05
+    smaller = rescale(stripes, 0.4)  # single pixels would be read a quarter off: 0.25 and 0.75
+    assert smaller[0, 0, 20, 15:25].sub(0.5).abs().max() < 0.1
     assert rescale(torch.full((1, 1, 7, 5), 0.3), 0.4).sub(0.3).abs().max() < 1e-6
 
 

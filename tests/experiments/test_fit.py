@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
@@ -347,16 +349,23 @@ def test_settings_that_break_a_rule_are_refused(change, message):
         FitSettings(**change)
 
 
-def test_accuracy_at_a_scale_is_that_of_rescaled_images(data):
-    class Threshold(nn.Module):
-        """Calls an image a dog where its centre pixel is light."""
+def test_accuracy_at_a_scale_is_that_of_rescaled_images(tmp_path):
+    class Wide(nn.Module):
+        """Class 1 where the square in the middle reaches a pixel that it covers from scale 1.4 on."""
 
         def forward(self, images):
-            light = images[:, 0, 8, 8] > 0.5
-            return torch.stack([~light, light], 1).float()
+            reached = images[:, 0, 8, 13] > 0.5
+            return torch.stack([~reached, reached], 1).float()
 
-    correct = evaluate.score(Threshold(), data.test, "cpu", (0.5, 1.0, 2.0))
-    assert correct.all()
+    for index, name in enumerate("aaaabbbb"):
+        square = np.zeros((16, 16), np.uint8)
+        square[4:12, 4:12] = 200 + index
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.fromarray(square).save(tmp_path / name / f"{index}.png")
+    images = load_folder(tmp_path).train
+    assert images.labels.tolist() == [0, 0, 1, 1]
+    correct = evaluate.score(Wide(), images, "cpu", (0.5, 1.0, 2.0))
+    assert correct.tolist() == [[True, True, False, False], [True, True, False, False], [False, False, True, True]]
     assert evaluate.error_percent(torch.tensor([True, False, True, True])) == 25
 
 
