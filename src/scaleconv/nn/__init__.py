@@ -1,6 +1,7 @@
-"""Modules: parameters and one call into `scaleconv.ops`."""
+"""Modules: parameters and one call into `scaleconv.ops`; networks converted to them, and back."""
 
-from .convert import convert, revert
+from .calibrate import calibrate
+from .convert import convert, revert, skipped
 from .layers import SIConv2d
 
-__all__ = ["SIConv2d", "convert", "revert"]
+__all__ = ["SIConv2d", "calibrate", "convert", "revert", "skipped"]
