@@ -2,7 +2,8 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .nn import SIConv2d, convert, revert
+from .inspection import check_scale, recommend, scale_usage, summary, winners
+from .nn import SIConv2d, calibrate, convert, revert, skipped
 from .ops import DEFAULT_SCALES, macs, resize_cache, si_conv2d
 
 try:
@@ -14,9 +15,16 @@ __all__ = [
     "DEFAULT_SCALES",
     "SIConv2d",
     "__version__",
+    "calibrate",
+    "check_scale",
     "convert",
     "macs",
+    "recommend",
     "resize_cache",
     "revert",
+    "scale_usage",
     "si_conv2d",
+    "skipped",
+    "summary",
+    "winners",
 ]
