@@ -2,7 +2,19 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .nn import Explanation, SIConv1d, SIConv2d, SIConv3d, TIConv2d, convert, explain, revert
+from .inspection import check_scale, recommend, scale_usage, summary, winners
+from .nn import (
+    Explanation,
+    SIConv1d,
+    SIConv2d,
+    SIConv3d,
+    TIConv2d,
+    calibrate,
+    convert,
+    explain,
+    revert,
+    skipped,
+)
 from .ops import (
     DEFAULT_SCALES,
     Transform,
@@ -33,16 +45,23 @@ __all__ = [
     "Transform",
     "__version__",
     "affine",
+    "calibrate",
+    "check_scale",
     "convert",
     "explain",
     "macs",
+    "recommend",
     "resize_cache",
     "revert",
     "rotation",
+    "scale_usage",
     "scaling",
     "shear",
     "si_conv1d",
     "si_conv2d",
     "si_conv3d",
+    "skipped",
+    "summary",
     "ti_conv2d",
+    "winners",
 ]

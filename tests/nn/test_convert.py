@@ -1,10 +1,15 @@
 """A converted network is the same network, weights and all, with other convolutions."""
 
+import copy
+import io
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
-from scaleconv import DEFAULT_SCALES, SIConv2d, convert, revert
+from scaleconv import DEFAULT_SCALES, SIConv2d, convert, revert, si_conv2d, skipped
 
 IMAGES = torch.rand(2, 3, 16, 15, generator=torch.Generator().manual_seed(0))
 
@@ -23,8 +28,58 @@ class Block(nn.Module):
         return self.point(self.inner(self.shared(self.first(x))))
 
 
-class OtherConv(nn.Conv2d):
-    """Computes something of its own."""
+class SameConv(nn.Conv2d):
+    """As timm's Conv2dSame: pads as TensorFlow does."""
+
+    def forward(self, x):
+        pads = [
+            max((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+            for size, kernel, stride, dilation in zip(
+                x.shape[-2:], self.kernel_size, self.stride, self.dilation, strict=True
+            )
+        ]
+        x = F.pad(x, (pads[1] // 2, pads[1] - pads[1] // 2, pads[0] // 2, pads[0] - pads[0] // 2))
+        return F.conv2d(x, self.weight, self.bias, self.stride, (0, 0), self.dilation, self.groups)
+
+
+class StandardisedConv(nn.Conv2d):
+    """As timm's StdConv2d: the weights of each filter have mean 0 and variance 1."""
+
+    eps = 1e-6
+
+    def standardised(self):
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        return F.batch_norm(flat, None, None, training=True, momentum=0.0, eps=self.eps).reshape_as(self.weight)
+
+    def forward(self, x):
+        weight = self.standardised()
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class HalvedConv(nn.Conv2d):
+    """Changes the weight on the way to Conv2d's own method."""
+
+    def _conv_forward(self, input, weight, bias):
+        return super()._conv_forward(input, weight / 2, bias)
+
+
+class SquaredConv(nn.Conv2d):
+    """Computes something of its own with the result."""
+
+    def forward(self, x):
+        return super().forward(x).square()
+
+
+class TwiceConv(nn.Conv2d):
+    """Convolves twice, as an adapter beside the layer does."""
+
+    def forward(self, x):
+        return F.conv2d(x, self.weight) + F.conv2d(x, self.weight.flip(2))
+
+
+class UntriableConv(nn.Conv2d):
+    def forward(self, x):
+        raise RuntimeError("not today")
 
 
 def test_kernels_larger_than_one_are_swapped_and_weights_kept():
@@ -50,9 +105,17 @@ def test_a_converted_layer_is_the_layer_one_would_have_made():
     layer = convert(plain, scales=(1, 1.5), antialias=True)
     made = SIConv2d(3, 4, 3, padding=1, dilation=2, padding_mode="reflect", scales=(1, 1.5), antialias=True)
     made.load_state_dict(plain.state_dict())
+    assert type(layer) is SIConv2d
     assert repr(layer) == repr(made)
     assert torch.equal(layer(IMAGES), made(IMAGES))
     assert vars(layer).keys() == vars(made).keys()
+
+
+def test_converting_draws_no_random_numbers():
+    model = nn.Sequential(SameConv(3, 4, 3), nn.Conv2d(4, 4, 3))
+    before = torch.get_rng_state()
+    convert(model)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_revert_undoes_convert():
@@ -99,17 +162,172 @@ def test_where_chooses_by_name_and_layer():
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Conv2d(4, 4, 1))), where=lambda n, _: n == "1.0"
     )
     assert [type(converted[0]), type(converted[1][0])] == [nn.Conv2d, SIConv2d]
-    with pytest.raises(ValueError, match=r"`model` \(=Block\) must hold a Conv2d that `where` chooses"):
+    with pytest.raises(ValueError, match=r"`model` \(=Block\) must hold a Conv2d that `include`, `exclude`"):
         convert(Block(), where=where)
     assert names[:2] == [("first", (3, 3)), ("shared", (3, 3))]
 
 
-def test_subclasses_and_converted_layers_are_left_alone():
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), OtherConv(4, 4, 3), SIConv2d(4, 4, 3, scales=(1, 2)))
+def swapped(model):
+    return [name for name, layer in model.named_modules() if isinstance(layer, SIConv2d)]
+
+
+def test_patterns_choose_by_name():
+    def network():
+        return nn.ModuleDict(
+            {"stem": nn.Conv2d(3, 4, 3), "body": nn.Sequential(*(nn.Conv2d(4, 4, k) for k in (3, 3, 1, 3)))}
+        )
+
+    assert swapped(convert(network(), include="stem")) == ["stem"]
+    assert swapped(convert(network(), include="body.*")) == ["body.0", "body.1", "body.3"]
+    assert swapped(convert(network(), include=("stem", "body.[01]"), exclude="*.0")) == ["stem", "body.1"]
+    assert swapped(convert(network(), exclude=["body.1"])) == ["stem", "body.0", "body.3"]
+    assert swapped(convert(network(), first=2)) == ["stem", "body.0"]
+    assert swapped(convert(network(), first=2, exclude="stem")) == ["body.0", "body.1"]
+
+
+def test_each_layer_takes_the_scales_of_the_first_pattern_that_matches_it():
+    network = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(3)))
+    converted = convert(network, scales={"0": (1, 2), "[01]": (0.5, 1)})
+    assert [getattr(layer, "scales", None) for layer in converted] == [(1, 2), (0.5, 1), None]
+    assert [layer.scales for layer in convert(network, scales={"2": (1,), "*": (1, 3)})] == [(1, 3), (1, 3), (1,)]
+
+
+def test_converting_again_changes_the_scales_of_what_is_chosen():
+    converted = convert(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), SIConv2d(3, 3, 3, padding=1, scales=(1, 2))))
+    assert [layer.scales for layer in converted] == [DEFAULT_SCALES, DEFAULT_SCALES]
+    again = convert(converted, include="1", scales=(1, 1.5), antialias=True)
+    assert [(layer.scales, layer.antialias) for layer in again] == [(DEFAULT_SCALES, False), ((1, 1.5), True)]
+    assert converted[1].scales == DEFAULT_SCALES
+    expected = si_conv2d(IMAGES, again[1].weight, again[1].bias, padding=1, scales=(1, 1.5), antialias=True)
+    assert torch.equal(again[1](IMAGES), expected)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_subclass_that_pads_keeps_its_padding(stride):
+    layer = SameConv(3, 4, 3, stride=stride)
+    converted = convert(layer, scales=(1, 0.7, 1.6))
+    assert isinstance(converted, SIConv2d)
+    assert isinstance(converted, SameConv)
+    padded = F.pad(IMAGES, (1, 1, 1, 1) if stride == 1 else (1, 1, 0, 1))  # 15 columns, 16 rows
+    expected = si_conv2d(padded, layer.weight, layer.bias, stride, scales=(1, 0.7, 1.6))
+    assert torch.equal(converted(IMAGES), expected)
+    assert torch.equal(convert(layer, scales=(1,))(IMAGES), layer(IMAGES))
+
+
+def test_a_subclass_that_standardises_keeps_doing_so_and_trains():
+    layer = StandardisedConv(3, 4, 3, padding=1)
+    converted = convert(layer, antialias=True)
+    expected = si_conv2d(IMAGES, layer.standardised(), layer.bias, padding=1, antialias=True)
+    assert torch.equal(converted(IMAGES), expected)
+    converted(IMAGES).square().sum().backward()
+    assert converted.weight.grad.abs().max() > 0
+
+
+def test_a_subclass_that_goes_through_the_method_of_conv2d_is_swapped_once():
+    layer = HalvedConv(3, 4, 3, padding=1, padding_mode="reflect")
+    extended = F.pad(IMAGES, (1, 1, 1, 1), mode="reflect")
+    assert torch.equal(convert(layer)(IMAGES), si_conv2d(extended, layer.weight / 2, layer.bias))
+
+
+@pytest.mark.parametrize("kind", [SameConv, StandardisedConv, HalvedConv])
+def test_a_swapped_subclass_is_copied_pickled_compiled_and_reverted(kind):
+    model = nn.Sequential(kind(3, 4, 3))
     converted = convert(model)
-    assert [type(layer) for layer in converted] == [SIConv2d, OtherConv, SIConv2d]
-    assert converted[2].scales == (1, 2)
-    assert [type(layer) for layer in revert(converted)] == [nn.Conv2d, OtherConv, nn.Conv2d]
+    output = converted(IMAGES)
+    stream = io.BytesIO()
+    torch.save(converted, stream)
+    stream.seek(0)
+    for other in (copy.deepcopy(converted), torch.load(stream, weights_only=False)):
+        assert type(other[0]) is type(converted[0])
+        assert torch.equal(other(IMAGES), output)
+    back = revert(converted)
+    assert type(back[0]) is kind
+    assert vars(back[0]).keys() == vars(model[0]).keys()
+    assert torch.equal(back(IMAGES), model(IMAGES))
+
+
+def test_a_swapped_subclass_compiles():
+    converted = convert(SameConv(3, 4, 3))
+    compiled = torch.compile(converted, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(IMAGES), converted(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (SquaredConv, "SquaredConv changes what conv2d returns"),
+        (TwiceConv, "TwiceConv calls conv2d 2 times"),
+        (UntriableConv, "UntriableConv could not be tried (RuntimeError: not today)"),
+    ],
+)
+def test_a_subclass_that_computes_something_else_is_left_alone_with_a_warning(kind, reason):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), kind(4, 4, 3))
+    with pytest.warns(UserWarning, match="left alone") as caught:
+        converted = convert(model)
+    assert [str(each.message) for each in caught] == [f"left alone by `convert`: 1: {reason}"]
+    assert [type(layer) for layer in converted] == [SIConv2d, kind]
+    assert skipped(converted) == {"1": reason}
+
+
+def test_a_lazy_layer_is_left_alone_until_its_size_is_known():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.LazyConv2d(5, 3))
+    with pytest.warns(UserWarning, match="LazyConv2d does not know its size yet"):
+        convert(model)
+    model(IMAGES)
+    assert swapped(convert(model)) == ["0", "1"]
+
+
+HOOKED = {
+    "weight_norm": parametrizations.weight_norm,
+    "orthogonal": parametrizations.orthogonal,
+    "spectral_norm": parametrizations.spectral_norm,
+    "old weight_norm": weight_norm,
+    "old spectral_norm": spectral_norm,
+    "pruned": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
+@pytest.mark.parametrize("kind", [nn.Conv2d, SameConv])
+@pytest.mark.parametrize("name", HOOKED)
+def test_normalised_and_pruned_layers_keep_that(name, kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(HOOKED[name](kind(3, 4, 3))).eval()
+    plain = model(IMAGES)
+    converted = convert(model)
+    assert isinstance(converted[0], SIConv2d)
+    assert converted.state_dict().keys() == model.state_dict().keys()
+    output = converted(IMAGES)
+    padded = F.pad(IMAGES, (1, 1, 1, 1)) if kind is SameConv else IMAGES
+    torch.testing.assert_close(output, si_conv2d(padded, model[0].weight, model[0].bias))
+    output.sum().backward()
+    assert all(parameter.grad is not None for parameter in converted.parameters())
+    with torch.no_grad():
+        next(iter(converted.parameters())).mul_(1.5)  # still computed from the parameters, in every call
+    assert not torch.equal(converted(IMAGES), output)
+    again = revert(convert(model))
+    assert type(again[0]).__name__ == type(model[0]).__name__
+    assert torch.equal(again(IMAGES), plain)
+    assert torch.equal(model(IMAGES), plain)
+
+
+def test_a_parametrization_can_be_removed_from_a_swapped_layer():
+    converted = convert(nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3))))
+    output = converted(IMAGES)
+    parametrize.remove_parametrizations(converted[0], "weight")
+    assert type(converted[0]) is SIConv2d
+    torch.testing.assert_close(converted(IMAGES), output)
+
+
+def test_skipped_gives_a_reason_for_every_convolution_that_is_not_swapped():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1), nn.ConvTranspose2d(4, 4, 2), nn.Conv2d(4, 4, 3), nn.ReLU()
+    )
+    assert skipped(convert(model, exclude="3")) == {
+        "1": "1×1 kernel",
+        "2": "ConvTranspose2d is no Conv2d",
+        "3": "not chosen",
+    }
 
 
 def test_a_converted_network_trains():
@@ -118,8 +336,36 @@ def test_a_converted_network_trains():
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_wrong_arguments_are_named():
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"scales": (2,)}, ValueError, "`scales` must contain 1"),
+        ({"scales": {"first": (2,)}}, ValueError, "`scales` must contain 1"),
+        ({"scales": {"frist": (1, 2)}}, ValueError, "`scales` must match the name of a Conv2d, got 'frist'"),
+        ({"scales": {1: (1, 2)}}, TypeError, r"`scales` must be a pattern of names or a sequence of them, got \[1\]"),
+        ({"include": ["first", "conv9"]}, ValueError, "`include` must match the name of a Conv2d, got 'conv9'"),
+        ({"exclude": "conv9"}, ValueError, "`exclude` must match the name of a Conv2d, got 'conv9'"),
+        ({"include": 3}, TypeError, "`include` must be a pattern of names or a sequence of them, got 3"),
+        ({"exclude": [None]}, TypeError, "`exclude` must be a pattern of names or a sequence of them, got"),
+        ({"first": 0}, ValueError, r"`first` must be from 1 to the number of chosen layers \(=2\), got 0"),
+        ({"first": 3}, ValueError, r"`first` must be from 1 to the number of chosen layers \(=2\), got 3"),
+        ({"first": True}, TypeError, "`first` must be a whole number or None, got True"),
+        ({"where": ["first"]}, TypeError, "`where` must be a function of a name and a layer, got list"),
+        ({"exclude": "*"}, ValueError, r"`model` \(=Block\) must hold a Conv2d that `include`, `exclude`, `scales`"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        convert(Block(), **arguments)
+
+
+@pytest.mark.parametrize("function", [convert, revert, skipped])
+def test_what_is_no_module_is_refused(function):
     with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module, got list"):
-        convert([])
-    with pytest.raises(ValueError, match="`scales` must contain 1"):
-        convert(Block(), scales=(2,))
+        function([])
+
+
+def test_a_network_that_cannot_be_converted_says_why():
+    with pytest.raises(ValueError, match=r"and that can be swapped \(0: TwiceConv calls conv2d 2 times\)"):
+        convert(nn.Sequential(TwiceConv(3, 3, 3)))

@@ -52,15 +52,18 @@ def equivariance_error(
         for name in layers:
             expected, found = (of[name].double() - empty[name].double() for of in (of_images, of_moved))
             if expected.dim() == 4:
-                expected, known = _rescale(expected, scale)
+                expected, known = rescale(expected, scale)
                 expected, found = expected * known, found * known
             distance[name] += float((found - expected).square().sum())
             norm[name] += float(expected.square().sum())
     return {name: (distance[name] / norm[name]) ** 0.5 if norm[name] else 0.0 for name in layers}
 
 
-def _rescale(maps: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Maps rescaled about their centre on the same grid, and where they are known, 1 or 0: (1, 1, H, W)."""
+def rescale(maps: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Maps (N, C, H, W) rescaled about their centre on the same grid, bilinear, and where they are known, 1 or 0.
+
+    The second tensor is (1, 1, H, W). The first is 0 where nothing is known.
+    """
     turn = torch.tensor([[1 / scale, 0, 0], [0, 1 / scale, 0]], dtype=maps.dtype, device=maps.device)
     grid = F.affine_grid(turn.expand(len(maps), 2, 3), list(maps.shape), align_corners=True)
     known = (grid[:1].abs() <= 1 + 1e-9).all(-1).unsqueeze(1).to(maps.dtype)

@@ -1,7 +1,19 @@
-"""Modules: parameters and one call into `scaleconv.ops`."""
+"""Modules: parameters and one call into `scaleconv.ops`; networks converted to them, and back."""
 
-from .convert import convert, revert
+from .calibrate import calibrate
+from .convert import convert, revert, skipped
 from .explain import Explanation, explain
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
 
-__all__ = ["Explanation", "SIConv1d", "SIConv2d", "SIConv3d", "TIConv2d", "convert", "explain", "revert"]
+__all__ = [
+    "Explanation",
+    "SIConv1d",
+    "SIConv2d",
+    "SIConv3d",
+    "TIConv2d",
+    "calibrate",
+    "convert",
+    "explain",
+    "revert",
+    "skipped",
+]

@@ -1,0 +1,149 @@
+"""Which scales each layer needs, from how often they win on the user's own images, and what the others cost."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..metrics.timing import repeated, time_interleaved
+from ..nn.convert import convert
+from ..nn.layers import SIConv2d
+from ..nn.observe import check_count, check_images, evaluating, find_layers
+from ..table import Table, terminal_width
+from .pictures import Figure, make_figure, name_the_layers
+from .winner_maps import Shares, scale_usage
+
+
+@dataclass(frozen=True)
+class Advice:
+    """For one layer.
+
+    Attributes:
+        shares: of the outputs that each scale won.
+        kept: the scales to keep.
+        ms, kept_ms: milliseconds of a call on the images, with all scales and with those.
+    """
+
+    shares: Shares
+    kept: tuple[float, ...]
+    ms: float
+    kept_ms: float
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What `recommend` proposes. `str` gives a table.
+
+    Attributes:
+        layers: the numbers behind it, by the name of the layer.
+        least: the share below which a scale is dropped.
+        images: how many the network saw.
+    """
+
+    layers: dict[str, Advice]
+    least: float
+    images: int
+
+    @property
+    def scales(self) -> dict[str, tuple[float, ...]]:
+        """The scales of each layer, as `convert` takes them."""
+        return {name: layer.kept for name, layer in self.layers.items()}
+
+    def __str__(self) -> str:
+        return self.table().text(terminal_width())
+
+    def table(self) -> Table:
+        rows = [
+            (name, _listed(layer.kept), _dropped(layer), f"{layer.ms:.3g}", f"{layer.kept_ms:.3g}")
+            for name, layer in self.layers.items()
+        ]
+        now, then = (sum(getattr(layer, name) for layer in self.layers.values()) for name in ("ms", "kept_ms"))
+        rows.append(("all layers", "", "", f"{now:.3g}", f"{then:.3g}"))
+        title = f"Scales that win at least {100 * self.least:g} % of the outputs of a layer, on {self.images} images"
+        return Table(title, ("layer", "keep", "drop (% won)", "ms now", "ms then"), rows)
+
+    def plot(self) -> Figure:
+        """Draw the time of each layer, now and with the scales that are kept."""
+        figure, (axis,) = make_figure(1, width=2.5 + 0.35 * len(self.layers), height=3.6)
+        places = range(len(self.layers))
+        axis.bar([place - 0.2 for place in places], [each.ms for each in self.layers.values()], 0.4, label="now")
+        axis.bar([place + 0.2 for place in places], [each.kept_ms for each in self.layers.values()], 0.4, label="then")
+        name_the_layers(axis, list(self.layers))
+        axis.set_ylabel("ms per call")
+        axis.legend()
+        return figure
+
+
+def recommend(model: nn.Module, images: Tensor, *, least: float = 0.05, repeats: int = 3) -> Recommendation:
+    """Propose a cheaper set of scales for each layer: without those that hardly ever win.
+
+    The winners are counted and the layers timed on the given images, on the device they are on. Scale 1 is always
+    kept. A layer that is called several times is timed on its last input.
+
+    Args:
+        model: a network with `SIConv2d`, as `convert` returns it.
+        images: (N, C, H, W), as the network takes them; a batch like those it will see.
+        least: the share of a layer's outputs that a scale has to win to be kept, from 0 to 1.
+        repeats: timings of each layer, of which the median counts.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: an argument that breaks its rule, or a network without `SIConv2d`.
+
+    Example:
+        >>> import torch
+        >>> network = convert(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)))
+        >>> advice = recommend(network, torch.rand(8, 1, 20, 20), least=0.1)
+        >>> cheaper = convert(network, scales=advice.scales)
+        >>> cheaper[0].scales == advice.layers["0"].kept
+        True
+    """
+    layers, images = find_layers(model), check_images(images)
+    check_count("repeats", repeats)
+    if isinstance(least, bool) or not isinstance(least, int | float):
+        raise TypeError(f"`least` must be a number, got {least!r}")
+    if not 0 <= least <= 1:
+        raise ValueError(f"`least` must be from 0 to 1, got {least}")
+    inputs = _inputs(model, layers, images)
+    usage = scale_usage(model, images)
+    advice = {}
+    for name, input in inputs.items():
+        layer, shares = layers[name], usage.shares[name]
+        kept = tuple(scale for scale in layer.scales if scale == 1 or shares[scale] >= least)
+        cheaper = convert(layer, scales=kept, where=lambda *_: True)
+        with evaluating(layer, cheaper):
+            calls = {"now": repeated(partial(layer, input)), "then": repeated(partial(cheaper, input))}
+            times = time_interleaved(calls, str(input.device), repeats)
+        advice[name] = Advice(shares, kept, times["now"].median_ms, times["then"].median_ms)
+    return Recommendation(advice, least, len(images))
+
+
+def _inputs(model: nn.Module, layers: dict[str, SIConv2d], images: Tensor) -> dict[str, Tensor]:
+    """What each layer is called with."""
+    inputs: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+            inputs[name] = args[0] if args else kwargs["input"]
+
+        return hook
+
+    handles = [layer.register_forward_pre_hook(watch(name), with_kwargs=True) for name, layer in layers.items()]
+    try:
+        with evaluating(model):
+            model(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return inputs
+
+
+def _listed(scales: Iterable[float]) -> str:
+    return ", ".join(f"{scale:.3g}" for scale in scales)
+
+
+def _dropped(layer: Advice) -> str:
+    gone = [scale for scale in layer.shares if scale not in layer.kept]
+    return ", ".join(f"{scale:.3g} ({100 * layer.shares[scale]:.1f})" for scale in gone) or "–"

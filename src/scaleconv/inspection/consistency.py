@@ -1,0 +1,136 @@
+"""How a network answers to rescaled images: the same prediction, and features how far away."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..metrics.equivariance import rescale
+from ..nn.convert import check_module
+from ..nn.observe import check_count, check_images, evaluating
+from ..table import Table, terminal_width
+from .pictures import Figure, make_figure
+
+SCALES = tuple(2 ** (k / 3) for k in range(-3, 4))  # 0.5 … 2
+
+
+@dataclass(frozen=True)
+class ScaleCheck:
+    """What `check_scale` found. `str` gives a table.
+
+    Attributes:
+        consistency: for each scale the share of predictions that stay the same, between 0 and 1.
+        distance: for each scale the relative distance of the output.
+        images: how many were looked at.
+    """
+
+    consistency: dict[float, float]
+    distance: dict[float, float]
+    images: int
+
+    def __str__(self) -> str:
+        return self.table().text(terminal_width())
+
+    def table(self) -> Table:
+        rows = [
+            (f"{scale:.3g}", f"{100 * same:.1f}", f"{self.distance[scale]:.3f}")
+            for scale, same in self.consistency.items()
+        ]
+        header = ("scale", "same prediction, %", "distance of the output")
+        return Table(f"Answers to rescaled images, against those to the {self.images} images", header, rows)
+
+    def plot(self) -> Figure:
+        """Draw both against the scale."""
+        figure, axes = make_figure(2, width=3.6, height=3)
+        scales = sorted(self.consistency)
+        axes[0].plot(scales, [100 * self.consistency[scale] for scale in scales], marker="o")
+        axes[0].set_ylabel("same prediction (%)")
+        axes[0].set_ylim(0, 102)
+        axes[1].plot(scales, [self.distance[scale] for scale in scales], marker="o")
+        axes[1].set_ylabel("relative distance of the output")
+        axes[1].set_ylim(bottom=0)
+        for axis in axes:
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(scales, [f"{scale:.2g}" for scale in scales])
+            axis.minorticks_off()
+            axis.set_xlabel("scale of the image")
+        return figure
+
+
+def check_scale(
+    model: nn.Module,
+    images: Tensor,
+    scales: Iterable[float] = SCALES,
+    *,
+    fill: float = 0.0,
+    batch: int = 100,
+) -> ScaleCheck:
+    """Rescale images about their centre, and compare what the network answers with what it answers to the images.
+
+    With f the network and T_s the rescaling by s, bilinear, on the same canvas:
+
+        consistency(s) = share of f(T_s x) and f(x) with the same largest class
+        distance(s)    = ‖f(T_s x) − f(x)‖ / ‖f(x)‖,   both norms over all images together
+
+    A network that returns maps (N, K, H, W) is compared position by position with T_s f(x), where that is known.
+
+    Args:
+        model: a network, converted or not.
+        images: (N, C, H, W), as the network takes them.
+        scales: the factors; above 1 enlarges, and what leaves the canvas is cut off.
+        fill: what surrounds a shrunk image, in the units of `images`.
+        batch: images at a time.
+
+    Raises:
+        TypeError: an argument of the wrong type, or a network that returns no tensor.
+        ValueError: scales that are not above 0, images of another shape, or an output without classes.
+
+    Example:
+        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        >>> found = check_scale(network, torch.rand(5, 1, 8, 8), scales=(0.5, 1))
+        >>> found.consistency[1], round(found.distance[1], 5)
+        (1.0, 0.0)
+    """
+    check_module(model)
+    images, factors = check_images(images), _check_factors(scales)
+    check_count("batch", batch)
+    same, distance, norm = (dict.fromkeys(factors, 0.0) for _ in range(3))
+    compared = dict.fromkeys(factors, 0.0)
+    with evaluating(model):
+        for some in images.split(batch):
+            answer = _classes(model(some))
+            for scale in factors:
+                moved, inside = rescale(some - fill, scale)
+                found, expected = _classes(model(moved * inside + fill)), answer
+                known = torch.ones_like(answer[:1, :1])
+                if answer.ndim == 4:
+                    expected, known = rescale(answer, scale)
+                matches = (found.argmax(1, keepdim=True) == expected.argmax(1, keepdim=True)) * known
+                same[scale] += float(matches.sum())
+                compared[scale] += float(known.sum()) * len(some)
+                distance[scale] += float(((found - expected) * known).double().square().sum())
+                norm[scale] += float((expected * known).double().square().sum())
+    return ScaleCheck(
+        {scale: same[scale] / compared[scale] for scale in factors},
+        {scale: (distance[scale] / norm[scale]) ** 0.5 if norm[scale] else 0.0 for scale in factors},
+        len(images),
+    )
+
+
+def _check_factors(scales: Iterable[float]) -> list[float]:
+    if not isinstance(scales, Iterable) or isinstance(scales, str):
+        raise TypeError(f"`scales` must be a sequence of numbers, got {scales!r}")
+    factors = list(scales)
+    if not factors or not all(isinstance(scale, int | float) and 0 < scale < float("inf") for scale in factors):
+        raise ValueError(f"`scales` must hold numbers above 0, at least one, got {factors}")
+    return [float(scale) for scale in factors]
+
+
+def _classes(output: object) -> Tensor:
+    """The output as (N, K) or (N, K, H, W)."""
+    if not isinstance(output, Tensor):
+        raise TypeError(f"`model` must return a tensor, got {type(output).__name__}")
+    if output.ndim not in (2, 4):
+        raise ValueError(f"`model` must return (N, K) or (N, K, H, W), got shape {tuple(output.shape)}")
+    return output.float()

@@ -1,0 +1,225 @@
+"""What was converted in a network, what not and why, and what it costs: operations, time, parameters."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from ..metrics.timing import repeated, time_interleaved
+from ..nn.convert import check_module, revert, skipped
+from ..nn.layers import SIConv2d
+from ..nn.observe import check_count, evaluating
+from ..nn.rerouted import Reroute
+from ..ops.macs import macs
+from ..table import Table, terminal_width
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One convolution of a network.
+
+    Attributes:
+        name: as the network calls it.
+        kind: the name of its class.
+        scales: of a scale-invariant layer; empty for any other.
+        reason: why it is not scale-invariant; empty if it is.
+        parameters: how many it has.
+        plain_macs, macs: multiply-accumulate operations of all its calls, as the plain convolution and as it is; None
+            if it is not a Conv2d.
+    """
+
+    name: str
+    kind: str
+    scales: tuple[float, ...]
+    reason: str
+    parameters: int
+    plain_macs: int | None
+    macs: int | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What `summary` found. `str` gives a table.
+
+    Attributes:
+        layers: the convolutions, in the order of `named_modules`.
+        input_size: of the images.
+        parameters, plain_parameters: of the network and of the plain one.
+        ms, plain_ms: milliseconds of a forward pass, the median; None where time was not asked for.
+    """
+
+    layers: list[LayerRow]
+    input_size: tuple[int, ...]
+    parameters: int
+    plain_parameters: int
+    ms: float | None
+    plain_ms: float | None
+
+    @property
+    def macs(self) -> int:
+        """Of all convolutions."""
+        return sum(layer.macs or 0 for layer in self.layers)
+
+    @property
+    def plain_macs(self) -> int:
+        return sum(layer.plain_macs or 0 for layer in self.layers)
+
+    def __str__(self) -> str:
+        width = terminal_width()
+        return "\n\n".join(table.text(width) for table in (self.layer_table(), self.total_table()))
+
+    def layer_table(self) -> Table:
+        rows = [
+            (
+                layer.name or "(model)",
+                layer.kind,
+                ", ".join(f"{scale:.3g}" for scale in layer.scales) or "–",
+                layer.reason,
+                f"{layer.parameters:,}",
+                _millions(layer.plain_macs),
+                _millions(layer.macs),
+            )
+            for layer in self.layers
+        ]
+        header = ("layer", "kind", "scales", "left alone", "parameters", "MMACs plain", "MMACs now")
+        return Table(f"Convolutions, input {' × '.join(map(str, self.input_size))}", header, rows)
+
+    def total_table(self) -> Table:
+        converted = sum(1 for layer in self.layers if layer.scales)
+        rows = [
+            ("scale-invariant layers", "0", str(converted), f"of {len(self.layers)}"),
+            ("parameters", f"{self.plain_parameters:,}", f"{self.parameters:,}", ""),
+            (
+                "MMACs of convolutions",
+                _millions(self.plain_macs),
+                _millions(self.macs),
+                _ratio(self.macs, self.plain_macs),
+            ),
+        ]
+        if self.ms is not None and self.plain_ms is not None:
+            rows.append(("ms, forward pass", f"{self.plain_ms:.3g}", f"{self.ms:.3g}", _ratio(self.ms, self.plain_ms)))
+        return Table("The network", ("", "plain", "now", "now / plain"), rows)
+
+
+def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) -> Overview:
+    """Say what was converted in a network, what not and why, and what it costs beside the plain one.
+
+    Operations are counted by `macs`; they are those of the convolutions alone. Time is that of a forward pass of random
+    images in evaluation mode, on the device of the parameters, plain and converted interleaved.
+
+    Args:
+        model: a network, converted or not.
+        input_size: of the images, (N, C, H, W).
+        repeats: timings of each, of which the median counts; 0 measures no time.
+
+    Raises:
+        TypeError: `model` is not a Module, or a size not a whole number.
+        ValueError: not four sizes, a size below 1, or `repeats` below 0.
+
+    Example:
+        >>> from scaleconv import convert
+        >>> network = convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)), scales=(1, 2))
+        >>> print(summary(network, (1, 3, 32, 32), repeats=0))
+        Convolutions, input 1 × 3 × 32 × 32
+        layer  kind      scales  left alone  parameters  MMACs plain  MMACs now
+        ───────────────────────────────────────────────────────────────────────
+        0      SIConv2d    1, 2                     224        0.194      0.458
+        1      Conv2d         –  1×1 kernel          72       0.0576     0.0576
+        <BLANKLINE>
+        The network
+                                plain    now  now / plain
+        ─────────────────────────────────────────────────
+        scale-invariant layers      0      1         of 2
+        parameters                296    296
+        MMACs of convolutions   0.252  0.516         2.05
+    """
+    check_module(model)
+    size = _check_size(input_size)
+    check_count("repeats", repeats, least=0)
+    plain = revert(model)
+    parameter = next(model.parameters(), torch.empty(0))
+    images = torch.rand(size, dtype=parameter.dtype, device=parameter.device)
+    convolutions = {name: layer for name, layer in model.named_modules() if isinstance(layer, _ConvNd)}
+    reasons = skipped(model)
+    with evaluating(model, plain):
+        calls = _calls(plain, list(convolutions), images)
+        times = {}
+        if repeats:
+            work = {name: repeated(partial(each, images)) for name, each in (("plain", plain), ("now", model))}
+            times = time_interleaved(work, str(images.device), repeats)
+    rows = []
+    for name, layer in convolutions.items():
+        scales = layer.scales if isinstance(layer, SIConv2d) else ()
+        costs = [macs(*call, scales=scales or (1,), gpu=images.is_cuda) for call in calls[name]]
+        known = isinstance(layer, nn.Conv2d)
+        rows.append(
+            LayerRow(
+                name,
+                type(layer).__name__,
+                scales,
+                reasons.get(name, ""),
+                _count(layer),
+                sum(cost.conv2d.total for cost in costs) if known else None,
+                sum(cost.planned.total for cost in costs) if known else None,
+            )
+        )
+    now, before = (times[name].median_ms if times else None for name in ("now", "plain"))
+    return Overview(rows, size, _count(model), _count(plain), now, before)
+
+
+def _calls(plain: nn.Module, names: Sequence[str], images: Tensor) -> dict[str, list[tuple[Any, ...]]]:
+    """For each convolution the calls of `conv2d` in one pass, with shapes for tensors, as `macs` takes them."""
+    calls: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
+    entered: list[str] = []
+
+    def enter(name: str) -> Callable[..., None]:
+        return lambda *_: entered.append(name)
+
+    def convolution(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        if entered:
+            calls[entered[-1]].append((tuple(input.shape), tuple(weight.shape), stride, padding, dilation, groups))
+        return nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+    handles = []
+    for name in names:
+        layer = plain.get_submodule(name)
+        handles.append(layer.register_forward_pre_hook(enter(name)))
+        handles.append(layer.register_forward_hook(lambda *_: entered.clear()))
+    try:
+        with Reroute(convolution):
+            plain(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _check_size(input_size: Sequence[int]) -> tuple[int, ...]:
+    sizes = tuple(check_count("input_size", each) for each in input_size) if isinstance(input_size, Sequence) else ()
+    if len(sizes) != 4:
+        raise ValueError(f"`input_size` must be (N, C, H, W), got {input_size!r}")
+    return sizes
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _millions(count: int | None) -> str:
+    return "–" if count is None else f"{count / 1e6:.3g}"
+
+
+def _ratio(now: float, before: float) -> str:
+    return f"{now / before:.2f}" if before else "–"

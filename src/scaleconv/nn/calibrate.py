@@ -1,0 +1,237 @@
+"""Make a converted network answer as the plain one did, from images without labels: statistics first, then weights.
+
+The maximum over scales raises every response and makes it denser, so the layers behind see what they were not trained
+on. First the mean and the deviation of every channel are brought back, layer after layer in the order of the calls.
+Then the weights are fitted: a few steps of regression to the outputs of all plain layers.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .convert import Network, copy_network, revert
+from .layers import SIConv2d
+from .observe import check_count, check_images, evaluating, find_layers
+
+PIXELS = (0, 2, 3)  # all dimensions but the channels
+LEAST = 1e-10  # a smaller variance is none
+DEAD = 0.01  # a channel of a smaller variance, relative to the mean of its layer, counts less in the regression
+RATE = 0.03  # of a step, relative to the root mean square of the parameter
+MEASURED = 4  # batches for the statistics
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a layer in the converted network, and that of the plain layer in the same place."""
+
+    plain: Any
+    plain_input: Tensor
+    plain_output: Tensor
+    input: Tensor
+    output: Tensor
+
+
+Correction = Callable[[nn.Module, Call], Tensor | None]
+
+
+def calibrate(
+    model: Network,
+    images: Tensor,
+    *,
+    reference: nn.Module | None = None,
+    steps: int = 100,
+    batch: int = 32,
+    inplace: bool = False,
+) -> Network:
+    """Return the converted network with its layers fitted to the answers of the plain one.
+
+    A network that was trained before it was converted needs this, or fine-tuning, or both. docs/networks.md says what
+    to expect.
+
+    Args:
+        model: what `convert` returned.
+        images: (N, C, H, W), as the network takes them; a thousand will do. Labels are not needed.
+        reference: the plain network; None for `revert(model)`, which is right as long as the network was not changed
+            since it was converted.
+        steps: of the regression; 0 matches the statistics only.
+        batch: images of a step. The statistics are taken from four times as many at once.
+        inplace: change the network itself instead of a copy.
+
+    Returns:
+        The network, with other weights and biases in its scale-invariant layers, other statistics in its BatchNorm, and
+        nothing else changed. `revert` does not bring back the plain weights: keep the plain network or its state_dict.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: an argument that breaks its rule, a network without `SIConv2d`, or a reference without its layers.
+
+    Example:
+        >>> from scaleconv import convert
+        >>> plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+        >>> network, images = convert(plain), torch.rand(64, 3, 20, 20)
+        >>> calibrated = calibrate(network, images, steps=10)
+        >>> def error(other):
+        ...     return (other(images) - plain(images)).square().mean()
+        >>> bool(error(calibrated) < error(network))
+        True
+    """
+    layers = find_layers(model)
+    check_images(images)
+    check_count("steps", steps, least=0)
+    check_count("batch", batch)
+    plain = revert(model) if reference is None else reference
+    _check_reference(plain, layers)
+    network = model if inplace else copy_network(model)
+    some = images[: MEASURED * batch]
+    with evaluating(plain, network):
+        _match_statistics(plain, network, some, spread=True)
+        if steps:
+            _fit(plain, network, images, steps, batch)
+            _match_statistics(plain, network, some, spread=False)
+    return network
+
+
+def _match_statistics(plain: nn.Module, network: nn.Module, images: Tensor, spread: bool) -> None:
+    """Give every channel of every layer the mean and, if asked for, the deviation that it has in the plain network.
+
+    All in one pass: a layer is corrected as it is called, and the next one sees the corrected output.
+    """
+
+    def correct(module: nn.Module, call: Call) -> Tensor:
+        if isinstance(module, SIConv2d):
+            _match_layer(module, call, spread)
+        elif isinstance(module, _BatchNorm):
+            _match_norm(module, call, spread)
+        corrected: Tensor = module.forward(call.input)
+        return corrected
+
+    with _comparing(plain, network, (SIConv2d, _BatchNorm), correct):
+        plain(images)
+        network(images)
+
+
+def _match_layer(layer: SIConv2d, call: Call, spread: bool) -> None:
+    """By factors a and shifts c of the channels: a · max z + c = max (a · z + c), so weight and bias take them in."""
+    weight, bias = (layer._parameters.get(name) for name in ("weight", "bias"))
+    if spread and weight is not None:  # else it is computed from something, such as a direction and a length
+        factor = _ratio(call.plain_output, call.output)
+        weight.mul_(factor.view(-1, 1, 1, 1))
+        if bias is not None:
+            bias.mul_(factor)
+    if bias is not None:
+        bias.add_((call.plain_output - layer.forward(call.input)).mean(PIXELS))
+
+
+def _match_norm(norm: _BatchNorm, call: Call, spread: bool) -> None:
+    """By other running statistics: those with which the normalised input has the plain mean and deviation."""
+    plain: Any = call.plain
+    if norm.running_mean is None or norm.running_var is None or call.input.ndim != 4:
+        return
+    plain_deviation = _deviation(plain)
+    if spread:
+        deviation = plain_deviation * _ratio(call.input, call.plain_input)
+        norm.running_var.copy_((deviation.square() - norm.eps).clamp(min=0))
+    mean = (call.plain_input.mean(PIXELS) - plain.running_mean) / plain_deviation  # normalised
+    norm.running_mean.copy_(call.input.mean(PIXELS) - mean * _deviation(norm))
+
+
+def _deviation(norm: Any) -> Tensor:
+    deviation: Tensor = (norm.running_var + norm.eps).sqrt()
+    return deviation
+
+
+def _ratio(first: Tensor, second: Tensor) -> Tensor:
+    """The ratio of the deviations of each channel; 1 where there is none."""
+    above, below = first.var(PIXELS), second.var(PIXELS)
+    return torch.where((above > LEAST) & (below > LEAST), above / below.clamp(min=LEAST), 1.0).sqrt()
+
+
+def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch: int) -> None:
+    """Regress the outputs of all layers, each channel in units of its deviation, on those of the plain network."""
+    losses: list[Tensor] = []
+
+    def compare(layer: nn.Module, call: Call) -> None:
+        error = call.output - call.plain_output
+        if layer.bias is None:  # what follows has to see to the mean
+            error = error - error.mean(PIXELS, keepdim=True)
+        variance = call.plain_output.var(PIXELS)
+        floor = DEAD * variance.mean() + LEAST
+        losses.append((error.square().mean(PIXELS) / variance.clamp(min=floor)).mean())
+
+    drawn = torch.Generator().manual_seed(0)
+    parameters = [parameter for layer in find_layers(network).values() for parameter in layer.parameters()]
+    with _comparing(plain, network, SIConv2d, compare), _only_trainable(network, parameters):
+        groups = [{"params": [each], "lr": RATE * float(each.detach().square().mean().sqrt())} for each in parameters]
+        optimiser = torch.optim.Adam(groups, betas=(0.9, 0.99))
+        rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
+        for _ in range(steps):
+            chosen = torch.randint(len(images), (min(batch, len(images)),), generator=drawn)
+            some = images[chosen.to(images.device)]
+            losses.clear()
+            plain(some)
+            with torch.enable_grad():
+                network(some)
+                torch.stack(losses).sum().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            rates.step()
+
+
+@contextmanager
+def _comparing(
+    plain: nn.Module, network: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...], correct: Correction
+) -> Iterator[None]:
+    """Hand every call of layers of these kinds to `correct`; what it returns takes the place of the output.
+
+    The plain network is to be called first, with the same images.
+    """
+    calls: dict[str, list[tuple[nn.Module, Tensor, Tensor]]] = {}
+    handles = []
+
+    def remember(name: str) -> Callable[..., None]:
+        return lambda plain, args, output: calls.setdefault(name, []).append((plain, args[0], output))
+
+    def compare(name: str) -> Callable[..., Tensor | None]:
+        return lambda module, args, output: correct(module, Call(*calls[name].pop(0), args[0], output))
+
+    for name, module in network.named_modules():
+        if isinstance(module, kinds):
+            handles.append(plain.get_submodule(name).register_forward_hook(remember(name)))
+            handles.append(module.register_forward_hook(compare(name)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _only_trainable(network: nn.Module, parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Only these parameters take gradients; afterwards all are as they were, without gradients."""
+    before = {parameter: parameter.requires_grad for parameter in network.parameters()}
+    for parameter in before:
+        parameter.requires_grad_(False)
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter, trainable in before.items():
+            parameter.requires_grad_(trainable)
+
+
+def _check_reference(plain: nn.Module, layers: dict[str, SIConv2d]) -> None:
+    if not isinstance(plain, nn.Module):
+        raise TypeError(f"`reference` must be a torch.nn.Module, got {type(plain).__name__}")
+    for name, layer in layers.items():
+        try:
+            found = plain.get_submodule(name)
+        except AttributeError:
+            raise ValueError(f"`reference` must have the layers of `model`, but has no {name!r}") from None
+        if not isinstance(found, nn.Conv2d) or found.weight.shape != layer.weight.shape:
+            raise ValueError(f"`reference` must have the layers of `model`, but {name!r} is {found}")
