@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .nn import SIConv2d, convert, revert
+from .nn import ScaleInvariant, SIConv2d, convert, revert
 from .ops import DEFAULT_SCALES, macs, resize_cache, si_conv2d
 
 try:
@@ -13,6 +13,7 @@ except PackageNotFoundError:  # run from a source tree that was not installed
 __all__ = [
     "DEFAULT_SCALES",
     "SIConv2d",
+    "ScaleInvariant",
     "__version__",
     "convert",
     "macs",

@@ -2,5 +2,6 @@
 
 from .convert import convert, revert
 from .layers import SIConv2d
+from .scale_invariant import ScaleInvariant
 
-__all__ = ["SIConv2d", "convert", "revert"]
+__all__ = ["SIConv2d", "ScaleInvariant", "convert", "revert"]

@@ -40,15 +40,15 @@ def traceable_si_conv2d(
         level = images
         if code:
             support = max(1.0, 1 / scale) if antialias else 1.0
-            level = _read(level, 2, rows.sources(images.device), support)
-            level = _read(level, 3, columns.sources(images.device), support)
+            level = read_axis(level, 2, rows.sources(images.device), support)
+            level = read_axis(level, 3, columns.sources(images.device), support)
         level = F.pad(level, (padding[2], padding[3], padding[0], padding[1])) if any(padding) else level
         response = F.conv2d(level, weight, bias, stride, 0, dilation, groups)
         if code == 0:
             output, winner = response, torch.zeros_like(response, dtype=torch.uint8)
             continue
         targets = (rows.targets(images.device), columns.targets(images.device))
-        aligned = _read(_read(response, 2, targets[0]), 3, targets[1])
+        aligned = read_axis(read_axis(response, 2, targets[0]), 3, targets[1])
         inside = [
             (v >= -0.5 - SLACK) & (v <= axis.responses - 0.5 + SLACK)
             for v, axis in zip(targets, (rows, columns), strict=True)
@@ -74,19 +74,19 @@ class _Axis:
 
     def sources(self, device: torch.device) -> Tensor:
         """Where each sample reads the input."""
-        return (_count(self.size, device) - (self.size - 1) / 2) / self.scale + (self.length - 1) / 2
+        return (indices(self.size, device) - (self.size - 1) / 2) / self.scale + (self.length - 1) / 2
 
     def targets(self, device: torch.device) -> Tensor:
         """Where each output reads the response."""
-        place = self.stride * _count(self.outputs, device) + self.kernel_centre - (self.length - 1) / 2
+        place = self.stride * indices(self.outputs, device) + self.kernel_centre - (self.length - 1) / 2
         return (self.scale * place + (self.size - 1) / 2 - self.kernel_centre) / self.stride
 
 
-def _count(length: int, device: torch.device) -> Tensor:
+def indices(length: int, device: torch.device) -> Tensor:
     return torch.arange(length, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
 
 
-def _read(images: Tensor, dim: int, coordinates: Tensor, support: float = 1.0) -> Tensor:
+def read_axis(images: Tensor, dim: int, coordinates: Tensor, support: float = 1.0) -> Tensor:
     """Read one axis at the given coordinates, linear between neighbours, edge pixels clamped."""
     last = images.shape[dim] - 1
     position = coordinates.clamp(min=0).minimum(torch.full_like(coordinates, last))
