@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from .inspection import check_scale, recommend, scale_usage, summary, winners
 from .nn import (
     Explanation,
+    ScaleInvariant,
     SIConv1d,
     SIConv2d,
     SIConv3d,
@@ -41,6 +42,7 @@ __all__ = [
     "SIConv1d",
     "SIConv2d",
     "SIConv3d",
+    "ScaleInvariant",
     "TIConv2d",
     "Transform",
     "__version__",

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .network_costs import InvertedResidual, ResidualBlock
+from ..models.resnet import ResidualBlock
+from .network_costs import InvertedResidual
 
 CLASSES = 10
 

@@ -4,12 +4,14 @@ from .calibrate import calibrate
 from .convert import convert, revert, skipped
 from .explain import Explanation, explain
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
+from .scale_invariant import ScaleInvariant
 
 __all__ = [
     "Explanation",
     "SIConv1d",
     "SIConv2d",
     "SIConv3d",
+    "ScaleInvariant",
     "TIConv2d",
     "calibrate",
     "convert",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import Matrix, Reading, canvas_size, competing_order, scales_of
+from .geometry import BILINEAR, Matrix, Reading, canvas_size, competing_order, scales_of
 from .resampling import is_inside, neighbours, settle, sources, targets
 from .signature import Settings
 
@@ -70,13 +70,13 @@ def _by_axes(
     level, device = images, images.device
     for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
         support = max(1.0, 1 / abs(scale)) if settings.antialias else 1.0
-        level = _read(level, dim, line.sources(scale, device), settings.reading, support) if scale != 1 else level
+        level = read_axis(level, dim, line.sources(scale, device), support, settings.reading) if scale != 1 else level
     aligned, covered = respond(level), None
     for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
         if scale == 1:
             continue
         coordinates = line.targets(scale, device)
-        aligned = _read(aligned, dim, coordinates, settings.reading)
+        aligned = read_axis(aligned, dim, coordinates, reading=settings.reading)
         if settings.reading.border == "zeros":
             inside = is_inside(coordinates, line.responses).to(device).view(-1, *[1] * (images.ndim - 1 - dim))
             covered = inside if covered is None else covered & inside
@@ -88,9 +88,9 @@ def _by_planes(
 ) -> tuple[Tensor, Tensor | None]:
     """The same for a map that mixes the axes."""
     device, image, size = images.device, [line.length for line in lines], [line.size for line in lines]
-    y, x = (_count(length, device) for length in size)
+    y, x = (indices(length, device) for length in size)
     level, _ = _gather(images, sources(matrix, image, size, y[:, None], x), image, reading)
-    y, x = (_count(line.outputs, device) for line in lines)
+    y, x = (indices(line.outputs, device) for line in lines)
     stride, centre = [line.stride for line in lines], [line.kernel_centre for line in lines]
     places = targets(matrix, image, size, stride, centre, y[:, None], x)
     return _gather(respond(level), places, [line.responses for line in lines], reading)
@@ -108,15 +108,16 @@ class _Axis:
 
     def sources(self, scale: float, device: torch.device) -> Tensor:
         """Where each sample reads the input."""
-        return (_count(self.size, device) - (self.size - 1) / 2) / scale + (self.length - 1) / 2
+        return (indices(self.size, device) - (self.size - 1) / 2) / scale + (self.length - 1) / 2
 
     def targets(self, scale: float, device: torch.device) -> Tensor:
         """Where each output reads the response."""
-        place = self.stride * _count(self.outputs, device) + self.kernel_centre - (self.length - 1) / 2
+        place = self.stride * indices(self.outputs, device) + self.kernel_centre - (self.length - 1) / 2
         return (scale * place + (self.size - 1) / 2 - self.kernel_centre) / self.stride
 
 
-def _count(length: int, device: torch.device) -> Tensor:
+def indices(length: int, device: torch.device) -> Tensor:
+    """0, 1, … in float64, on the device where it has that."""
     return torch.arange(length, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
 
 
@@ -135,7 +136,9 @@ def _gather(
     return result if there is None else torch.where(there, result, 0), there
 
 
-def _read(images: Tensor, dim: int, coordinates: Tensor, reading: Reading, support: float = 1.0) -> Tensor:
+def read_axis(
+    images: Tensor, dim: int, coordinates: Tensor, support: float = 1.0, reading: Reading = BILINEAR
+) -> Tensor:
     """Read one axis at the given coordinates, linear between neighbours."""
     last = images.shape[dim] - 1
     position = settle(coordinates, images.shape[dim], reading)

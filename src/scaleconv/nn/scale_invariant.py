@@ -1,0 +1,315 @@
+"""The paper's operator with a whole module in place of the filter: rescale, apply the shared module, align, pool.
+
+The Module owns the inner module and what is known of its grid; resampling and pooling are `scaleconv.ops.levels`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from functools import cache
+from math import isfinite
+from numbers import Real
+from operator import index
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..ops.geometry import SLACK, competing_order
+from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
+from ..ops.signature import DEFAULT_SCALES, check_scales
+
+Pair = tuple[float, float]
+
+
+class ScaleInvariant(nn.Module):
+    """A module that meets its input at many scales, with one set of weights: globally or locally scale-invariant.
+
+    The input is rescaled by every s of `scales`, the same module f answers to each level, the answers are brought back
+    and pooled over scale:
+
+        z_s = T_s⁻¹ f(T_s x),   output = pool over s of z_s
+
+    A classifier becomes invariant to the scale of the image. A fully convolutional network becomes so at every
+    position, as `SIConv2d` does; `ScaleInvariant(Conv2d(…))` computes what `SIConv2d(…)` computes, more slowly.
+
+    Shapes:
+        input (N, C, H, W) → what the module makes of it: vectors (N, D) or maps (N, D, H', W').
+
+    Convention:
+        - A level is T_s x of `si_conv2d`: floor(s·H + 1e-6) samples about the same centre. With `size="input"` it has
+          the size of the input instead, as a head of fixed size needs: an enlarged level loses its margin, a shrunk one
+          repeats its edge.
+        - Vectors are pooled as they are. A map is aligned first: with t the module's total stride and o the pixel at
+          which its first output is centred, output p reads the level's map at
+          v = (s·(t·p + o − (H−1)/2) + (h−1)/2 − o)/t, linear, edges clamped.
+        - A level covers p if −½ ≤ v ≤ h' − ½ on both axes, h' being the length of its map. Where it does not, it takes
+          no part, whatever the pool; nor does a level of less than 2·o + 1 pixels, which the module cannot answer to.
+        - A tie goes to the scale listed first. One level is the module itself, bit for bit.
+
+    The grid (t, o) of a map is found at the first call, from the sizes of what the module answers to tensors without
+    data, and kept in `stride` and `offset`. That needs a module that takes any size and pads alike on both sides.
+
+    BatchNorm in training sees the levels of a batch together with `norm="joint"`, if they have one size, and each for
+    itself with `norm="level"`. Levels at their own size differ in size and are always seen one by one. In evaluation
+    both are the same.
+
+    Args:
+        module: takes (N, C, H, W), and returns one tensor. Its weights are shared by all levels.
+        scales: the factors; distinct, positive, at most 1000, 1 among them.
+        pool: 'max'; 'logsumexp', log Σ exp z_s; or 'mean'. Where fewer levels cover, the weights of these add up to the
+            same as elsewhere.
+        keep: which levels take part: 'all', or those with scales in a range (low, high) that contains 1. It may be set
+            at any time, as when a trained network meets images in which everything is large; a bound is met to within a
+            thousandth, so that 0.63 is 2^(−2/3). Winners remain places in `scales`.
+        size: of the levels: 'own', or that of the 'input'. With 'input' and `norm="joint"` all levels go through the
+            module in one call; else there is one call for each.
+        stride, offset: t and o of a module that returns maps: a number, or a pair (height, width). For a chain of
+            convolutions t is the product of the strides, and o the sum of (d(K−1)/2 − P) times the strides before.
+        norm: 'joint' or 'level'.
+        antialias: average pixels when a level shrinks the input. The paper does not.
+
+    Raises:
+        TypeError: an argument of the wrong type, or a module that does not return one tensor.
+        ValueError: an argument that breaks its rule, or a module whose grid cannot be found from sizes.
+
+    Example:
+        >>> classifier = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        >>> scores, winner = ScaleInvariant(classifier)(torch.rand(4, 1, 28, 28), return_winner=True)
+        >>> scores.shape, winner.dtype
+        (torch.Size([4, 8]), torch.uint8)
+        >>> features = ScaleInvariant(nn.Sequential(nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3)))
+        >>> features(torch.rand(4, 1, 28, 28)).shape, features.stride, features.offset
+        (torch.Size([4, 8, 10, 10]), (2.0, 2.0), (4.0, 4.0))
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        scales: Iterable[float] = DEFAULT_SCALES,
+        *,
+        pool: Literal["max", "logsumexp", "mean"] = "max",
+        keep: Literal["all"] | tuple[float, float] = "all",
+        size: Literal["own", "input"] = "own",
+        stride: float | tuple[float, float] | None = None,
+        offset: float | tuple[float, float] | None = None,
+        norm: Literal["joint", "level"] = "joint",
+        antialias: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"`module` must be a torch.nn.Module, got {type(module).__name__}")
+        _check_choice("pool", pool, POOLS)
+        _check_choice("size", size, ("own", "input"))
+        _check_choice("norm", norm, ("joint", "level"))
+        if (stride is None) != (offset is None):
+            raise ValueError(f"`stride` and `offset` must be given together, got {stride!r} and {offset!r}")
+        self.module = module
+        self.scales = check_scales(scales)
+        self.pool, self.keep, self.size, self.norm, self.antialias = pool, keep, size, norm, antialias
+        self.stride, self.offset = _pair("stride", stride), _pair("offset", offset)
+        if self.stride is not None and min(self.stride) <= 0:
+            raise ValueError(f"`stride` must be above 0, got {stride!r}")
+        _kept(self.scales, keep)
+
+    def forward(self, x: Tensor, return_winner: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Answer to the input.
+
+        Args:
+            x: images (N, C, H, W), of a floating-point type.
+            return_winner: also return, for each output, the index in `scales` of the level that answered most.
+
+        Returns:
+            The output, or (output, winner) with winner a uint8 tensor of the output's shape.
+        """
+        _check_images(x)
+        order = _kept(self.scales, self.keep)
+        if len(order) == 1:
+            output = self._answer(x)
+            winner = torch.full_like(output, order[0], dtype=torch.uint8)
+        else:
+            output, winner = pool_levels(self._answers(x, order), self.pool, len(order))
+        return (output, winner) if return_winner else output
+
+    def _answers(self, x: Tensor, order: Sequence[int]) -> list[Answer]:
+        """The aligned answers to all levels that take part, that to scale 1 first."""
+        scales, image_size = [self.scales[place] for place in order], x.shape[2:]
+        sizes = [level_size(image_size, scale) if self.size == "own" else image_size for scale in scales]
+        if self.size == "input" and self.norm == "joint":
+            levels = torch.cat([x, *(self._level(x, *level) for level in zip(scales[1:], sizes[1:], strict=True))])
+            responses = list(self._answer(levels).unflatten(0, (len(scales), x.shape[0])).unbind())
+        else:
+            responses = [self._answer(x)]
+        everywhere = torch.ones((), dtype=torch.bool, device=responses[0].device)
+        answers = [Answer(order[0], responses[0], everywhere)]
+        grid = self._grid(index(x.shape[1])) if responses[0].ndim == 4 else None
+        for place, (scale, size) in enumerate(zip(scales[1:], sizes[1:], strict=True), 1):
+            if not _fits(size, grid):
+                continue
+            response = responses[place] if len(responses) > 1 else self._answer(self._level(x, scale, size))
+            covered = everywhere
+            if grid is not None:
+                response, covered = align(response, scale, responses[0].shape[2:], image_size, size, *grid)
+            answers.append(Answer(order[place], response, covered))
+        return answers
+
+    def _level(self, x: Tensor, scale: float, size: Sequence[int]) -> Tensor:
+        """The input at one scale, laid out in memory as the input is."""
+        channels_last = x.stride(1) == 1 < x.shape[1]
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        return rescale(x, scale, size, self.antialias).contiguous(memory_format=layout)
+
+    def _answer(self, x: Tensor) -> Tensor:
+        answer = self.module(x)
+        if not isinstance(answer, Tensor):
+            raise TypeError(f"`module` must return one tensor, got {type(answer).__name__}")
+        if answer.ndim not in (2, 4) or answer.shape[0] != x.shape[0]:
+            raise ValueError(
+                f"`module` must return (N, D) or (N, D, H, W) with N (={x.shape[0]}), got shape {tuple(answer.shape)}"
+            )
+        return answer
+
+    def _grid(self, channels: int) -> tuple[Pair, Pair]:
+        """Stride and offset of the maps, found at the first call."""
+        if self.stride is None or self.offset is None:
+            self.stride, self.offset = find_grid(self.module, channels)
+        return self.stride, self.offset
+
+    # A compiler is to look the grid up when it traces, as by `torch.compiler.assume_constant_result`, which would
+    # import the compiler.
+    _grid._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def extra_repr(self) -> str:
+        scales = ", ".join(f"{scale:.3g}" for scale in self.scales)
+        grid = "" if self.stride is None else f", stride={self.stride}, offset={self.offset}"
+        antialias = ", antialias=True" if self.antialias else ""
+        return (
+            f"scales=({scales}), pool={self.pool!r}, keep={self.keep!r}, size={self.size!r}{grid}, "
+            f"norm={self.norm!r}{antialias}"
+        )
+
+
+PROBED = 1024  # pixels of the first image that a module is asked about; more than most receptive fields
+LARGEST_STRIDE = 64
+FAR = 2**20  # pixels more, at which strides up to the largest can be told apart
+
+
+def find_grid(module: nn.Module, channels: int) -> tuple[Pair, Pair]:
+    """Total stride t and offset o of a module with map output, as pairs (height, width), from sizes alone.
+
+    A convolution answers to H pixels by n = floor((H − 2·o − 1)/t) + 1 numbers, and so does a chain of them. So t is
+    how far H has to grow for one more, and o is (H−1)/2 − t(n−1)/2 at a size that has just brought one more, where no
+    pixel is left over. An upsampling has a t of 1/2, 1/3, ….
+
+    Raises:
+        ValueError: the module cannot be asked, its answers do not grow with the input, or it pads one side more than
+            the other, which sizes do not show.
+    """
+    module = getattr(module, "_orig_mod", module)  # one that is compiled would be compiled for every size
+    cannot = "`stride` and `offset` must be given, as they cannot be found from sizes:"
+    for name, layer in module.named_modules():
+        if _is_uneven(layer):
+            raise ValueError(f"{cannot} {name or 'module'} (={layer}) does not treat both sides of the image alike")
+
+    @cache
+    def outputs(length: int) -> tuple[int, int]:
+        try:
+            return _map_size(module, channels, length)
+        except Exception as error:
+            raise ValueError(f"{cannot} the module takes no image of {length}×{length} pixels ({error})") from error
+
+    def along(axis: int) -> Pair:
+        least, most = outputs(PROBED)[axis], outputs(PROBED + FAR)[axis]
+        stride = Fraction(FAR, max(1, most - least)).limit_denominator(LARGEST_STRIDE)
+        if stride > LARGEST_STRIDE or (stride.numerator > 1 and stride.denominator > 1):
+            raise ValueError(
+                f"{cannot} to {PROBED} and {PROBED + FAR} pixels the module answers by {least} and {most}, "
+                f"which is not one for every whole number of pixels up to {LARGEST_STRIDE}"
+            )
+        lengths = range(PROBED, PROBED + 2 * LARGEST_STRIDE)
+        length = lengths[bisect_right(lengths, least, key=lambda length: outputs(length)[axis])]
+        return float(stride), float(length - 1 - stride * (outputs(length)[axis] - 1)) / 2
+
+    (down, top), (right, left) = along(0), along(1)
+    return (down, right), (top, left)
+
+
+def _map_size(module: nn.Module, channels: int, length: int) -> tuple[int, int]:
+    """(height, width) of the module's answer to a square image; computes nothing and changes nothing."""
+    with _disable_current_modes(), torch.no_grad():
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        empty = {name: _without_data(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+        images = _without_data((2, channels, length, length), torch.float32)  # 2, as BatchNorm refuses a single number
+        height, width = torch.func.functional_call(module, empty, images).shape[2:]
+    return int(height), int(width)
+
+
+def _without_data(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Of one floating-point type, for autocast does not reach tensors without data."""
+    return torch.empty(tuple(shape), dtype=torch.float32 if dtype.is_floating_point else dtype, device="meta")
+
+
+def _is_uneven(layer: nn.Module) -> bool:
+    """Whether one side of the image is padded more than the other."""
+    if getattr(layer, "ceil_mode", False):
+        return True
+    of_convolution = getattr(layer, "_reversed_padding_repeated_twice", None)
+    pads: Any = of_convolution if of_convolution is not None else getattr(layer, "padding", 0)
+    more = getattr(layer, "output_padding", 0)
+    return any(more if isinstance(more, Iterable) else (more,)) or (
+        isinstance(pads, Sequence) and len(pads) == 4 and (pads[0] != pads[1] or pads[2] != pads[3])
+    )
+
+
+def _fits(size: Sequence[int], grid: tuple[Pair, Pair] | None) -> bool:
+    """Whether a level has at least a pixel, and those that a map needs for its first number."""
+    least = (1.0, 1.0) if grid is None else [max(1.0, 2 * offset + 1 - SLACK) for offset in grid[1]]
+    return size[0] >= least[0] and size[1] >= least[1]
+
+
+def _kept(scales: tuple[float, ...], keep: str | Sequence[float]) -> list[int]:
+    """Places in `scales` of the levels that take part, in the order in which they compete."""
+    order = list(competing_order(scales.index(1.0), len(scales)))
+    if isinstance(keep, str) and keep == "all":
+        return order
+    rule = "`keep` must be 'all' or a range (low, high)"
+    if isinstance(keep, str) or not isinstance(keep, Sequence) or len(keep) != 2:
+        raise TypeError(f"{rule}, got {keep!r}")
+    low, high = (_number(rule, bound) for bound in keep)
+    if not low <= 1 <= high:
+        raise ValueError(f"{rule} that contains 1, the scale that covers every position, got {keep!r}")
+    return [place for place in order if low * 0.999 <= scales[place] <= high * 1.001]
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _check_images(x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"`x` must be a tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"`x` must be of a floating-point type, got {x.dtype}")
+    if x.ndim != 4:
+        raise ValueError(f"`x` must be (N, C, H, W), got shape {tuple(x.shape)}")
+
+
+def _pair(name: str, value: float | Sequence[float] | None) -> Pair | None:
+    if value is None:
+        return None
+    rule = f"`{name}` must be a number or a pair of numbers"
+    numbers = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if len(numbers) not in (1, 2):
+        raise ValueError(f"{rule}, got {len(numbers)} of them")
+    first, last = (_number(rule, number) for number in (numbers[0], numbers[-1]))
+    if not (isfinite(first) and isfinite(last)):
+        raise ValueError(f"{rule}, got {value!r}")
+    return first, last
+
+
+def _number(rule: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{rule}, got {value!r}")
+    return float(value)
