@@ -2,9 +2,8 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .inspection import check_scale, recommend, scale_usage, summary, winners
+from .inspection import Explanation, check_scale, explain, recommend, scale_usage, summary, winners
 from .nn import (
-    Explanation,
     ScaleInvariant,
     SIConv1d,
     SIConv2d,
@@ -12,7 +11,6 @@ from .nn import (
     TIConv2d,
     calibrate,
     convert,
-    explain,
     revert,
     skipped,
 )

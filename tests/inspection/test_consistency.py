@@ -89,7 +89,7 @@ def test_the_table_and_the_picture_show_both():
     ("arguments", "error", "message"),
     [
         ({"model": None}, TypeError, r"`model` must be a torch\.nn\.Module, got NoneType"),
-        ({"images": torch.rand(9)}, ValueError, r"`images` must be \(N, C, H, W\)"),
+        ({"images": torch.zeros(9)}, ValueError, r"`images` must be \(N, C, H, W\)"),
         ({"scales": 2}, TypeError, "`scales` must be a sequence of numbers, got 2"),
         ({"scales": ()}, ValueError, r"`scales` must hold numbers above 0, at least one, got \[\]"),
         ({"scales": (1, 0)}, ValueError, r"`scales` must hold numbers above 0, at least one, got \[1, 0\]"),

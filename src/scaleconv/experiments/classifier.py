@@ -104,7 +104,7 @@ def pyramid_class() -> Callable[..., nn.Module]:
     """`ScaleInvariant`, where this version has it."""
     if not has_pyramid():
         raise ValueError("`variant` pyramid must be left out: this version has no ScaleInvariant")
-    found: Callable[..., nn.Module] = layers.ScaleInvariant  # type: ignore[attr-defined]
+    found: Callable[..., nn.Module] = layers.ScaleInvariant
     return found
 
 

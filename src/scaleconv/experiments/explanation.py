@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..data import BACKGROUND, parse_scales
+from ..inspection import Explanation, explain
+from ..inspection.explain import LayerView
 from ..models import DENSE
 from ..models import TITLES as NETWORKS
-from ..nn import Explanation, explain
-from ..nn.explain import LayerView
 from .checkpoint import load_checkpoint
 from .config import Point, Settings, build
 from .figures import make_figure, save_figure

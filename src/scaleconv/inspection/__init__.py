@@ -2,16 +2,19 @@
 
 from .advice import Recommendation, recommend
 from .consistency import ScaleCheck, check_scale
+from .explain import Explanation, explain
 from .overview import Overview, summary
 from .winner_maps import ScaleUsage, Winners, scale_usage, winners
 
 __all__ = [
+    "Explanation",
     "Overview",
     "Recommendation",
     "ScaleCheck",
     "ScaleUsage",
     "Winners",
     "check_scale",
+    "explain",
     "recommend",
     "scale_usage",
     "summary",

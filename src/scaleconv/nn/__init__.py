@@ -2,12 +2,10 @@
 
 from .calibrate import calibrate
 from .convert import convert, revert, skipped
-from .explain import Explanation, explain
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
 from .scale_invariant import ScaleInvariant
 
 __all__ = [
-    "Explanation",
     "SIConv1d",
     "SIConv2d",
     "SIConv3d",
@@ -15,7 +13,6 @@ __all__ = [
     "TIConv2d",
     "calibrate",
     "convert",
-    "explain",
     "revert",
     "skipped",
 ]

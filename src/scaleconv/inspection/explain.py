@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.resampling import linear_map
-from ..ops.si_conv import si_conv2d
-from ..ops.signature import Padding, make_signature
-from .layers import SIConv2d
+from ..nn.layers import SIConv2d
+from ..nn.observe import evaluating, find_layers, winner_of
+from ..ops.levels import level_size, rescale
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class Explanation:
     layers: dict[str, LayerView]
 
 
-@torch.no_grad()
 def explain(model: nn.Module, image: Tensor) -> Explanation:
     """Show what a network with scale-invariant layers made of an image.
 
@@ -100,69 +98,53 @@ def explain(model: nn.Module, image: Tensor) -> Explanation:
         >>> found.prediction.shape, found.layers["0"].winning_scale.shape, len(found.layers["0"].levels)
         (torch.Size([]), torch.Size([28, 28]), 6)
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
+    layers = find_layers(model)
     if not isinstance(image, Tensor):
         raise TypeError(f"`image` must be a tensor, got {type(image).__name__}")
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, SIConv2d)}
-    if not layers:
-        raise ValueError(f"`model` (={type(model).__name__}) must hold an SIConv2d: see `convert`")
     batch = image.unsqueeze(0) if image.dim() == 3 else image
     if batch.dim() != 4 or len(batch) != 1:
         raise ValueError(f"`image` must be (C, H, W) or (1, C, H, W), got shape {tuple(image.shape)}")
     first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
     if batch.shape[1] != first.in_channels:
         raise ValueError(f"`image` channels (={batch.shape[1]}) must be those of the network (={first.in_channels})")
-    scores, inputs = _run(model, batch, layers)
+    views: dict[str, LayerView] = {}
+    handles = [
+        layer.register_forward_hook(
+            lambda layer, given, output, name=name: views.__setitem__(name, _view(layer, given[0], output))
+        )
+        for name, layer in layers.items()
+    ]
+    try:
+        with evaluating(model):
+            scores = model(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
     confidence, prediction = scores.softmax(1).max(1)
-    views = {name: _view(layers[name], given) for name, given in inputs.items()}
     return Explanation(prediction[0], confidence[0], views)
 
 
-def _run(model: nn.Module, batch: Tensor, layers: dict[str, SIConv2d]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The scores of a model in evaluation mode, and what each layer was given, in the order of the calls."""
-    inputs: dict[str, Tensor] = {}
-    handles = [
-        layer.register_forward_pre_hook(lambda _, given, name=name: inputs.__setitem__(name, given[0]))
-        for name, layer in layers.items()
-    ]
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        return model(batch), inputs
-    finally:
-        for module in training:
-            module.training = True
-        for handle in handles:
-            handle.remove()
-
-
-def _view(layer: SIConv2d, given: Tensor) -> LayerView:
-    padding: Padding = layer.padding
-    if layer.padding_mode != "zeros":
-        given, padding = F.pad(given, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), 0
-    call = (layer.stride, padding, layer.dilation, layer.groups)
-    output, winner = si_conv2d(
-        given, layer.weight, layer.bias, *call, scales=layer.scales, antialias=layer.antialias, return_winner=True
-    )
+def _view(layer: SIConv2d, given: Tensor, output: Tensor) -> LayerView:
+    winner = winner_of(layer, given)
     channel = int(output[0].flatten(1).amax(1).argmax())
+    pads = layer._reversed_padding_repeated_twice
+    if layer.padding_mode != "zeros":
+        given, pads = F.pad(given, pads, mode=layer.padding_mode), [0] * 4
     # The strongest channel alone: its filter, and the channels of the input that its group sees.
     width = layer.in_channels // layer.groups
     start = channel // (layer.out_channels // layer.groups) * width
-    seen = given[:, start : start + width]
-    weight, bias = (
-        layer.weight[channel : channel + 1],
-        None if layer.bias is None else layer.bias[channel : channel + 1],
-    )
-    signature = make_signature(seen.shape, weight.shape, *call[:3], 1, layer.scales)
-    pads = [*signature.width.padding, *signature.height.padding]
+    weight = layer.weight[channel : channel + 1]
+    bias = None if layer.bias is None else layer.bias[channel : channel + 1]
     levels = []
-    for level in sorted(signature.geometry.levels, key=lambda level: level.index):
-        support = max(1.0, 1 / level.scale) if layer.antialias else 1.0
-        rows = linear_map(level.height.sources, given.shape[2], support).dense().to(given)
-        columns = linear_map(level.width.sources, given.shape[3], support).dense().to(given)
-        image = rows @ given[0] @ columns.mT  # (C, h, w)
-        padded = F.pad(image[None, start : start + width], pads)
-        response = F.conv2d(padded, weight, bias, layer.stride, 0, layer.dilation)[0, 0]
-        levels.append(LevelView(level.scale, image, response))
+    for scale in layer.scales:
+        size = level_size(given.shape[2:], scale)
+        if min(size) < 1:
+            continue
+        image = rescale(given, scale, size, layer.antialias) if scale != 1 else given
+        padded = F.pad(image[:, start : start + width], pads)
+        kernel = [d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        if padded.shape[2] < kernel[0] or padded.shape[3] < kernel[1]:
+            continue
+        response = F.conv2d(padded, weight, bias, layer.stride, 0, layer.dilation)
+        levels.append(LevelView(scale, image[0], response[0, 0]))
     return LayerView(layer.scales, output[0], winner[0], channel, tuple(levels))
