@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "metrics": set(),
     "table": set(),
     "inspection": {"metrics", "nn", "ops", "table"},
-    "experiments": {"models", "data", "metrics", "nn", "ops", "configs", "table"},
+    "experiments": {"models", "data", "metrics", "inspection", "nn", "ops", "configs", "table"},
     "bench": {"experiments", "models", "data", "metrics", "nn", "ops", "table"},
     "cli": {"bench", "experiments", "models", "data", "metrics", "nn", "ops", "table"},
     "__init__": {"inspection", "nn", "ops"},
