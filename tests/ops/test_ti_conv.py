@@ -133,13 +133,16 @@ def test_a_quarter_turn_is_the_convolution_of_the_turned_image_turned_back(size,
     assert_close(both, torch.maximum(F.conv2d(images, weight, bias), turned))
 
 
-def test_quarter_turns_of_whole_numbers_are_exact():
-    images = torch.arange(2 * 3 * 6 * 6, dtype=torch.float32).view(2, 3, 6, 6) % 17
-    weight = torch.arange(4 * 3 * 3 * 3, dtype=torch.float32).view(4, 3, 3, 3) % 5 - 2
-    turns = [rotation(90 * k) for k in range(4)]
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
+def test_quarter_turns_of_whole_numbers_are_exact(order):
+    images = torch.arange(2 * 3 * 6 * 6, dtype=torch.float32).view(2, 3, 6, 6) % 7 % 3
+    weight = torch.arange(4 * 3 * 3 * 3, dtype=torch.float32).view(4, 3, 3, 3) % 5 % 2
+    turns = [rotation(90 * k) for k in order]
     output, winner = ti_conv2d(images, weight, transforms=turns, return_winner=True)
-    aligned = torch.stack([torch.rot90(F.conv2d(torch.rot90(images, k, (2, 3)), weight), -k, (2, 3)) for k in range(4)])
+    aligned = torch.stack([torch.rot90(F.conv2d(torch.rot90(images, k, (2, 3)), weight), -k, (2, 3)) for k in order])
     assert torch.equal(output, aligned.amax(0))
+    tied = (aligned == aligned.amax(0)).sum(0) > 1
+    assert tied.any()
     first = (aligned == aligned.amax(0)).int().argmax(0)  # ties go to the one listed first
     assert torch.equal(winner.long(), first)
     assert torch.equal(

@@ -9,7 +9,7 @@ import torch
 from helpers.loops import random
 from scaleconv import Transform, affine, rotation, scaling, shear
 from scaleconv.ops.geometry import Axis, make_geometry
-from scaleconv.ops.resampling import plane_sampling
+from scaleconv.ops.planes import plane_sampling
 
 
 def goes_to(transform, y, x):

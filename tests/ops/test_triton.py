@@ -106,6 +106,15 @@ def test_maps_that_mix_the_axes_agree_with_float64(name):
     assert_agrees_with_float64(tensors_of(shape, weight_shape, dtype=torch.float32), *plans)
 
 
+def test_an_image_of_any_size_that_is_one_long_row_fits_into_a_grid():
+    from scaleconv.ops.triton.steps import _blocks
+
+    for size, channels in (((1, 2**12), 64), ((1, 2**22), 256), ((1, 2**24), 1000)):
+        (_, blocks), (_, block_x, block_c) = _blocks(size, 1, channels, torch.float32)
+        assert blocks < 2**16
+        assert blocks * block_x * block_c >= size[1] * channels
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.skipif(not ON_GPU, reason="the interpreter takes long; needs a GPU")
 @pytest.mark.parametrize("name", CASES)

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from .cache import BoundedCache
 from .plan import Canvas, PlaneStrip
-from .resampling import AxisMap, SparseMap, plane_map, resample, sparse_map
+from .planes import plane_map
+from .resampling import AxisMap, SparseMap, resample, sparse_map
 
 MANY_CHANNELS = 16  # from which it is faster to take both axes at once
 SPARSE_MAPS: BoundedCache[SparseMap] = BoundedCache(nbytes=256 * 2**20)

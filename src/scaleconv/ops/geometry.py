@@ -10,14 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 SLACK = 1e-6  # forgives rounding where s·H meets an integer, or a position the edge of its coverage
 Matrix = tuple[float, ...]  # the rows of a square matrix, one after the other
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """How a level, and its responses, are read between pixels (`interpolation`) and beyond the last one (`border`)."""
 
     interpolation: str = "bilinear"

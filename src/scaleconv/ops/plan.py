@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading
-from .resampling import AxisMap, linear_map, plane_alignment, plane_sampling
+from .planes import plane_alignment, plane_sampling
+from .resampling import AxisMap, linear_map
 from .signature import Signature
 
 Form = Literal["dense", "strided", "im2col"]

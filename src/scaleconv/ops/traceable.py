@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .geometry import BILINEAR, Matrix, Reading, canvas_size, competing_order, scales_of
-from .resampling import is_inside, neighbours, settle, sources, targets
+from .planes import neighbours, sources, targets
+from .resampling import is_inside, settle
 from .signature import Settings
 
 

@@ -17,6 +17,7 @@ from ..plan import Canvas
 from .lookup import Tables, find_tables, next_power_of_2
 
 NBYTES = 4096  # of the result that a program makes: 32 for each thread
+MOST_BLOCKS = 2**16 - 1  # along the second axis of a grid, by CUDA
 # Sizes change from layer to layer: a kernel compiled for each would take longer than it saves.
 SIZES = ["rows", "width", "channels", "strips", "row_entries", "col_entries"]
 STRIDES = ["source_image", "result_image", "canvas_image", "bias_image", "bias_channel"]
@@ -235,6 +236,8 @@ def _blocks(
     """The grid of programs; and of one, channels in an access, columns and channels."""
     block_c = min(next_power_of_2(channels), 64)
     block_x = 8 if size[1] <= 8 else min(NBYTES // dtype.itemsize // block_c, 256)
+    while -(-size[1] // block_x) * -(-channels // block_c) > MOST_BLOCKS:  # a large image that is one long row
+        block_x *= 2
     grid = (images * size[0], -(-size[1] // block_x) * -(-channels // block_c))
     return grid, (_vector(channels, dtype), block_x, block_c)
 
