@@ -1,4 +1,4 @@
-"""Figures from records. The only module, with the preview of the data, that draws.
+"""Figures from records. Nothing else draws but `explanation`, what networks saw, and the preview of the data.
 
 A model has the same colour in every figure. Figures are written as PNG and SVG, and the same records give the same
 bytes. What an RBM learned is drawn from its weights, which are kept on the machine that trained it.
