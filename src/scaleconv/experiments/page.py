@@ -15,6 +15,7 @@ from .evaluate import BY_SCALE, BY_SIZE
 from .figures import FORMATS, draw_panels
 from .panels import Line, Panel, of_model, series_values
 from .records import Record, writing
+from .report import counted
 
 TITLES = {
     "plain": "plain",
@@ -158,6 +159,8 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
     settings, network = first.config["settings"], first.config["network"]
     size = "their own sizes" if data.size is None else f"{data.size[0]}×{data.size[1]} pixels ({data.fit})"
     images = first.config["data"]["images"]
+    channels = counted(str(data.channels), "channel")
+    threads = counted(str(first.environment["threads"]), "thread")
     tables = [*accuracy_tables(records), difference_table(records), cost_table(records)]
     weights = "\n".join(f"- {title(r.model)}, seed {r.seed}: `{recipe(r)}`" for r in records)
     blocks = [
@@ -167,11 +170,11 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         "![Accuracy at every scale of the test images](accuracy.png)",
         *(f"**{table.title}**\n\n{table.markdown()}" for table in tables if table),
         f"{network['name']} on {images['train']} training and {images['test']} test images of "
-        f"{len(data.folder.classes)} classes, {size}, {data.channels} channels; {len(data.folder.skipped)} files left "
-        f"out (skipped.txt). {settings['epochs']} epochs, batch {settings['batch']}, {settings['optimizer']}, learning "
-        f"rate {settings['lr']:g}; {first.environment['device']}, {first.environment['threads']} threads. Test images "
-        "are rescaled about their centre on a canvas of the same size, with the edge repeated around smaller ones. The "
-        "spread is over seeds of training, on one set of test images.",
+        f"{len(data.folder.classes)} classes, {size}, {channels}; {len(data.folder.skipped)} files left out "
+        f"(skipped.txt). {settings['epochs']} epochs, batch {settings['batch']}, {settings['optimizer']}, rate "
+        f"{settings['lr']:g}; {first.environment['device']}, {threads}. Test images are rescaled about their centre on "
+        "a canvas of the same size, with the edge repeated around smaller ones. The spread is over seeds of training, "
+        "on one set of test images.",
         f"Load a network (in the folder of the records):\n\n{weights}",
     ]
     return "\n\n".join(blocks) + "\n"
