@@ -237,11 +237,18 @@ def find_grid(module: nn.Module, channels: int) -> tuple[Pair, Pair]:
 
 def _map_size(module: nn.Module, channels: int, length: int) -> tuple[int, int]:
     """(height, width) of the module's answer to a square image; computes nothing and changes nothing."""
+    training = [layer for layer in module.modules() if layer.training]
     with _disable_current_modes(), torch.no_grad():
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         empty = {name: _without_data(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-        images = _without_data((2, channels, length, length), torch.float32)  # 2, as BatchNorm refuses a single number
-        height, width = torch.func.functional_call(module, empty, images).shape[2:]
+        images = _without_data((1, channels, length, length), torch.float32)
+        try:
+            for layer in training:  # BatchNorm in training would refuse a single number, or read how many it has seen
+                layer.training = False
+            height, width = torch.func.functional_call(module, empty, images).shape[2:]
+        finally:
+            for layer in training:
+                layer.training = True
     return int(height), int(width)
 
 

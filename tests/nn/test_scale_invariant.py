@@ -1,0 +1,505 @@
+"""A module in place of the filter: the layer's numbers where both are defined, and the same rules everywhere else."""
+
+import copy
+import io
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import reference
+from loops import aligned_by_loops, calls, random, tensors_of
+from scaleconv import DEFAULT_SCALES, ScaleInvariant, SIConv2d, si_conv2d
+from scaleconv.nn.scale_invariant import find_grid
+from tolerance import assert_close
+
+SCALES = (0.6, 1.0, 1.7)
+POOLS = ("max", "logsumexp", "mean")
+
+
+def trunk(channels=2):
+    """A strided and padded module with map output."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 5, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2, padding=1), nn.Conv2d(4, 3, 3)
+    ).double()
+
+
+def classifier(channels=2):
+    return nn.Sequential(nn.Conv2d(channels, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+
+
+@given(calls(), st.integers(0, 99))
+@settings(max_examples=100, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")  # of conv2d itself
+def test_around_a_convolution_it_is_the_layer(call, seed):
+    input_shape, weight_shape, stride, padding, dilation, groups, scales, antialias = call
+    images, weight, bias = tensors_of(input_shape, weight_shape, seed)
+    conv = nn.Conv2d(input_shape[1], weight_shape[0], weight_shape[2:], stride, padding, dilation, groups).double()
+    conv.load_state_dict({"weight": weight, "bias": bias})
+    grid = {}
+    if padding == "same":  # with an even reach it puts the odd pixel behind, which sizes do not show
+        total = [d * (k - 1) for d, k in zip(dilation, weight_shape[2:], strict=True)]
+        grid = {"stride": 1, "offset": [n / 2 - n // 2 for n in total]}
+        assume(min(scales) * min(input_shape[2:]) >= 2)
+    output, winner = ScaleInvariant(conv, scales, antialias=antialias, **grid)(images, return_winner=True)
+    call = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "scales": scales}
+    expected, layer_winner = si_conv2d(images, weight, bias, **call, antialias=antialias, return_winner=True)
+    assert output.shape == expected.shape
+    assert (output - expected).abs().max() < 1e-10
+    aligned = aligned_by_loops(images, weight, bias, **call, antialias=antialias)
+    clear = torch.from_numpy(reference.gap(aligned) > 1e-9)
+    assert torch.equal(winner[clear], layer_winner[clear])
+
+
+GRIDS = {
+    "convolution": (nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 0)),
+    "large kernel": (nn.Conv2d(2, 3, 7, dilation=2), (1, 6)),
+    "more padding than reach": (nn.Conv2d(2, 3, 3, padding=4), (1, -3)),
+    "chain": (nn.Sequential(nn.Conv2d(2, 3, 5, 2, 1), nn.MaxPool2d(3, 2), nn.Conv2d(3, 3, 3)), (4, 1 + 2 + 4)),
+    "stride of 32": (
+        nn.Sequential(nn.Conv2d(2, 3, 7, 2, 3), *(nn.Conv2d(3, 3, 3, 2, 1) for _ in range(4))),
+        (32, 0),
+    ),
+    "patches": (nn.Conv2d(2, 3, 16, stride=16), (16, 7.5)),
+    "upsampling": (nn.Upsample(scale_factor=2), (0.5, -0.25)),
+    "pixel shuffle": (nn.Sequential(nn.Conv2d(2, 9, 3, padding=1), nn.PixelShuffle(3)), (1 / 3, -1 / 3)),
+    "down and up": (nn.Sequential(nn.Conv2d(2, 3, 2, 2), nn.ConvTranspose2d(3, 3, 2, 2)), (1, 0)),
+    "BatchNorm in training": (nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3)), (1, 0)),
+    "BatchNorm that counts": (nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=None)), (1, 1)),
+    "half precision": (nn.Conv2d(2, 3, 3).half(), (1, 1)),
+    "the layer": (SIConv2d(2, 3, 3, stride=3), (3, 1)),
+}
+
+
+@pytest.mark.parametrize(("module", "grid"), GRIDS.values(), ids=GRIDS)
+def test_the_grid_of_a_module_is_found_from_sizes(module, grid):
+    (down, right), (top, left) = find_grid(module, 2)
+    assert (down, top) == (right, left) == pytest.approx(grid, abs=1e-12)
+
+
+def test_the_grid_may_differ_between_height_and_width():
+    module = nn.Conv2d(2, 3, (3, 6), stride=(1, 4), padding=(2, 1))
+    assert find_grid(module, 2) == ((1, 4), (-1, 1.5))
+
+
+def test_finding_the_grid_changes_nothing():
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Dropout())
+    before, state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    find_grid(module, 2)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert module.training
+
+
+class FixedHead(nn.Module):
+    def forward(self, x):
+        return nn.functional.linear(x.flatten(1), x.new_zeros(4, 2 * 8 * 8)).view(-1, 4, 1, 1)
+
+
+UNKNOWN = {
+    "a module of one size": (FixedHead(), r"the module takes no image of 1024×1024 pixels"),
+    "maps of one size": (nn.AdaptiveAvgPool2d(1), r"the module answers by 1 and 1,"),
+    "a stride of 3/2": (nn.Sequential(nn.Upsample(scale_factor=2), nn.MaxPool2d(3)), r"not one for every whole number"),
+    "rounding up": (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), r"0 \(=MaxPool2d.*both sides of the image alike"),
+    "uneven padding": (nn.ZeroPad2d((0, 1, 0, 1)), r"does not treat both sides"),
+    "an even kernel": (nn.Conv2d(2, 2, 4, padding="same"), r"does not treat both sides"),
+    "output padding": (nn.ConvTranspose2d(2, 2, 3, 2, output_padding=1), r"does not treat both sides"),
+}
+
+
+@pytest.mark.parametrize(("module", "reason"), UNKNOWN.values(), ids=UNKNOWN)
+def test_a_grid_that_sizes_do_not_show_has_to_be_given(module, reason):
+    with pytest.raises(ValueError, match=f"`stride` and `offset` must be given, .*{reason}"):
+        ScaleInvariant(module, SCALES, size="input")(torch.rand(1, 2, 8, 8))
+
+
+def test_one_level_needs_no_grid():
+    assert ScaleInvariant(FixedHead(), (1,))(torch.rand(3, 2, 8, 8)).shape == (3, 4, 1, 1)
+
+
+def test_a_module_of_one_size_needs_no_grid_for_vectors():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(2 * 8 * 8, 3))
+    assert ScaleInvariant(module, SCALES, size="input")(torch.rand(4, 2, 8, 8)).shape == (4, 3)
+
+
+# A blob in an image, through a module of Gaussian filters, has a closed form.
+
+BLUR, DEEPER_BLUR, BLOB = 1.5, 1.0, 8.0
+ALIGNED_TO = 0.015  # of the height of the blob
+
+
+def gaussian(sigma, taps):
+    line = torch.exp(-((torch.arange(taps, dtype=torch.float64) - (taps - 1) / 2) ** 2) / (2 * sigma**2))
+    return torch.outer(line, line).view(1, 1, taps, taps) / line.sum() ** 2
+
+
+def blurring_module():
+    """Stride 2, offset 5 − 3 + 2·(4 − 2) = 6, and a blur of BLUR² + (2·DEEPER_BLUR)²."""
+    layers = [nn.Conv2d(1, 1, 11, stride=2, padding=3, bias=False), nn.Conv2d(1, 1, 9, padding=2, bias=False)]
+    layers[0].weight.data, layers[1].weight.data = gaussian(BLUR, 11), gaussian(DEEPER_BLUR, 9)
+    return nn.Sequential(*layers)
+
+
+def blob(size, centre, sigma):
+    lines = [
+        torch.exp(-((torch.arange(n, dtype=torch.float64) - c) ** 2) / (2 * sigma**2))
+        for n, c in zip(size, centre, strict=True)
+    ]
+    return torch.outer(*lines).view(1, 1, *size)
+
+
+def closed_form(shape, centre, sigma, scale):
+    """What level `scale` answers at the outputs, aligned: the blob, blurred by 1/scale times the module's blur."""
+    variance = sigma**2 + (BLUR**2 + (2 * DEEPER_BLUR) ** 2) / scale**2
+    lines = [
+        torch.exp(-((2 * torch.arange(n, dtype=torch.float64) + 6 - c) ** 2) / (2 * variance))
+        for n, c in zip(shape, centre, strict=True)
+    ]
+    return sigma**2 / variance * torch.outer(*lines).view(1, 1, *shape)
+
+
+@given(
+    st.tuples(st.integers(80, 95), st.integers(80, 95)),
+    st.tuples(st.floats(38, 45), st.floats(38, 45)),
+    st.floats(0.8, 1.25),
+    st.sampled_from([1.26, 1.59, 2.0]),
+    st.sampled_from(["own", "input"]),
+)
+@settings(max_examples=30, deadline=None, database=None)
+def test_answers_of_a_strided_padded_module_are_aligned(size, centre, factor, scale, level_size):
+    """A blob that is moved and rescaled: what is pooled is the closed form, to the stated error."""
+    images = blob(size, centre, BLOB * factor)
+    layer = ScaleInvariant(blurring_module(), (1, scale), pool="max", size=level_size)
+    output, winner = layer(images, return_winner=True)
+    of_level = [closed_form(output.shape[2:], centre, BLOB * factor, each) for each in (1, scale)]
+    near = of_level[0] > 0.3  # where the enlarged level, cropped or not, covers
+    assert near.sum() > 10
+    assert (output - torch.maximum(*of_level))[near].abs().max() < ALIGNED_TO
+    clear = near & ((of_level[0] - of_level[1]).abs() > 2 * ALIGNED_TO)
+    assert torch.equal(winner[clear] == 1, (of_level[1] > of_level[0])[clear])
+    assert (layer.stride, layer.offset) == ((2, 2), (6, 6))
+
+
+@pytest.mark.parametrize("wrong", [{"offset": 3}, {"offset": 9}, {"stride": 4}, {"stride": 1}], ids=str)
+def test_another_grid_would_not_be_aligned(wrong):
+    images, grid = blob((81, 95), (27.3, 33.1), BLOB), {"stride": 2, "offset": 6}
+    errors = []
+    for given_grid in (grid, {**grid, **wrong}):
+        output = ScaleInvariant(blurring_module(), (1, 2), pool="mean", **given_grid)(images)
+        expected = sum(closed_form(output.shape[2:], (27.3, 33.1), BLOB, scale) for scale in (1, 2)) / 2
+        errors.append((output - expected).abs().max())
+    assert errors[0] < ALIGNED_TO < 2 * ALIGNED_TO < errors[1]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("size", ["own", "input"])
+def test_vectors_are_pooled_over_a_loop_of_scales(pool, size):
+    module, images = classifier(), random(3, 2, 11, 14)
+    scores = []
+    for scale in SCALES:
+        sizes = [math.floor(scale * n + 1e-6) for n in (11, 14)] if size == "own" else [11, 14]
+        level = np.zeros((3, 2, *sizes))
+        for i, j in np.ndindex(*sizes):
+            u = [(q - (h - 1) / 2) / scale + (n - 1) / 2 for q, h, n in zip((i, j), sizes, (11, 14), strict=True)]
+            for number, image in enumerate(images.numpy()):
+                level[number, :, i, j] = reference.read(image, *u)
+        scores.append(module(torch.from_numpy(level)))
+    stacked = torch.stack(scores)
+    expected = {"max": stacked.amax(0), "mean": stacked.mean(0), "logsumexp": stacked.exp().sum(0).log()}[pool]
+    output, winner = ScaleInvariant(module, SCALES, pool=pool, size=size)(images, return_winner=True)
+    assert_close(output, expected)
+    assert torch.equal(winner, stacked.argmax(0).byte())
+    assert winner.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_maps_are_pooled_over_the_levels_that_cover(pool):
+    """An unpadded kernel at a small scale does not reach the border: other levels answer there, with all the weight."""
+    conv, images, scales = nn.Conv2d(2, 3, 5).double(), random(2, 2, 12, 9), (0.6, 0.8, 1, 1.5)
+    arrays = [tensor.detach().numpy() for tensor in (images, conv.weight, conv.bias)]
+    aligned = reference.si_conv2d(*arrays, (1, 1), ((0, 0), (0, 0)), (1, 1), 1, scales)
+    counts = np.isfinite(aligned).sum(0)
+    assert {2, 4} <= set(counts.flatten())
+    sums = np.exp(aligned).sum(0)
+    expected = {
+        "max": aligned.max(0),
+        "mean": np.where(np.isfinite(aligned), aligned, 0).sum(0) / counts,
+        "logsumexp": np.log(sums * len(scales) / counts),
+    }[pool]
+    assert_close(ScaleInvariant(conv, scales, pool=pool)(images), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_level_too_small_for_the_module_takes_no_part(pool):
+    conv, images = nn.Conv2d(2, 3, 6).double(), random(2, 2, 9, 8)
+    output = ScaleInvariant(conv, (0.5, 1), pool=pool)(images)
+    assert_close(output, conv(images) + (math.log(2) if pool == "logsumexp" else 0))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_uncovered_positions_never_take_part(pool):
+    """Of large negative answers a zero would win, and any average with it would be larger."""
+    conv = nn.Conv2d(1, 1, 5).double()
+    conv.weight.data.fill_(-4)
+    output = ScaleInvariant(conv, DEFAULT_SCALES, pool=pool)(torch.ones(1, 1, 14, 13).double())
+    expected = -4 * 25 + conv.bias.item() + (math.log(len(DEFAULT_SCALES)) if pool == "logsumexp" else 0)
+    assert_close(output, torch.full_like(output, expected))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("options", [{"scales": (1,)}, {"keep": (0.9, 1.1)}], ids=str)
+@pytest.mark.parametrize("module", [trunk().float(), classifier().float()], ids=["maps", "vectors"])
+def test_one_level_is_the_module_bit_for_bit(module, options, pool):
+    images = torch.rand(3, 2, 31, 30)
+    layer = ScaleInvariant(module, pool=pool, **options)
+    output, winner = layer(images, return_winner=True)
+    assert torch.equal(output, module(images))
+    assert (winner == layer.scales.index(1)).all()
+
+
+@pytest.mark.parametrize(("size", "norm", "calls"), [("input", "joint", 1), ("input", "level", 3), ("own", "joint", 3)])
+@pytest.mark.parametrize("make", [trunk, classifier])
+def test_levels_of_one_size_take_one_call(make, size, norm, calls):
+    module, batches = make(), []
+    layer = ScaleInvariant(module, SCALES, size=size, norm=norm)
+    layer(random(2, 2, 24, 25))
+    module.register_forward_hook(lambda _module, inputs, _output: batches.append(len(inputs[0])))
+    layer(random(2, 2, 24, 25))
+    assert batches == [6 // calls] * calls
+
+
+def test_the_number_of_calls_does_not_change_the_numbers():
+    module, images = trunk(), random(2, 2, 40, 33)
+    one, many = (ScaleInvariant(module, SCALES, size="input", norm=norm)(images) for norm in ("joint", "level"))
+    assert_close(one, many)
+
+
+def test_batchnorm_in_training_sees_levels_together_or_one_by_one():
+    images = random(4, 2, 9, 8)
+    level = ScaleInvariant(nn.Identity(), (1, 2), size="input", pool="mean", stride=1, offset=0)._level
+    levels = [images, level(images, 2.0, (9, 8))]
+    for norm, batches in (("joint", [torch.cat(levels)]), ("level", levels)):
+        module = nn.BatchNorm2d(2, momentum=None).double()  # the average of the batches seen
+        ScaleInvariant(module, (1, 2), size="input", norm=norm)(images)
+        means = torch.stack([batch.mean((0, 2, 3)) for batch in batches])
+        assert module.num_batches_tracked == len(batches)
+        assert_close(module.running_mean, means.mean(0))
+
+
+def test_keep_is_a_pyramid_of_fewer_levels_whose_winners_keep_their_names():
+    module, images = trunk(), random(2, 2, 40, 33)
+    layer = ScaleInvariant(module, keep=(0.63, 1))  # 2^(−2/3) is meant
+    output, winner = layer(images, return_winner=True)
+    expected, fewer = ScaleInvariant(module, DEFAULT_SCALES[:3])(images, return_winner=True)
+    assert torch.equal(output, expected)
+    assert torch.equal(winner, fewer)
+    layer.keep = (1, math.inf)
+    output, winner = layer(images, return_winner=True)
+    expected, fewer = ScaleInvariant(module, DEFAULT_SCALES[2:])(images, return_winner=True)
+    assert torch.equal(output, expected)
+    assert torch.equal(winner, fewer + 2)
+
+
+def test_a_tie_goes_to_the_scale_listed_first():
+    module, images = nn.AvgPool2d(2, 1), torch.ones(1, 1, 9, 9)
+    for scales, first in (((2, 1, 0.5), 0), ((1, 2, 0.5), 0)):
+        _, winner = ScaleInvariant(module, scales)(images, return_winner=True)
+        assert (winner == first).all()
+
+
+def test_nan_reaches_what_sees_it_and_nothing_else():
+    images = random(1, 1, 16, 16)
+    images[0, 0, 3, 3] = math.nan
+    conv = nn.Conv2d(1, 2, 3).double()
+    layer = si_conv2d(images, conv.weight, conv.bias, scales=SCALES)
+    assert torch.equal(ScaleInvariant(conv, SCALES)(images).isnan(), layer.isnan())
+    assert 0 < layer.isnan().sum() < layer.numel() / 2
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("make", [classifier, lambda: nn.Sequential(nn.Conv2d(2, 2, 3, 2, 1), nn.Tanh()).double()])
+@pytest.mark.parametrize("size", ["own", "input"])
+def test_derivatives_and_their_derivatives_are_right(make, pool, size):
+    layer = ScaleInvariant(make(), (0.7, 1, 1.4), pool=pool, size=size)
+    images = random(1, 2, 6, 7).requires_grad_()
+    leaves = [images, *layer.parameters()]
+
+    def run(images, *_parameters):
+        return layer(images)
+
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=True)
+    assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
+
+
+@pytest.fixture
+def compiler():
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("make", [trunk, classifier])
+@pytest.mark.parametrize("size", ["own", "input"])
+def test_many_sizes_are_compiled_at_most_twice(make, size):
+    """And before it was ever called: the grid is found while it is traced."""
+    layer, counter = ScaleInvariant(make(), (1, 1.7), size=size), CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for number, shape in enumerate([(3, 31, 30), (4, 31, 30), (6, 36, 41), (5, 50, 29)]):
+        images = random(shape[0], 2, *shape[1:], seed=number)
+        actual, expected = compiled(images), layer(images)
+        assert_close(actual, expected)
+        grads = [torch.autograd.grad(f.square().sum(), list(layer.parameters())) for f in (actual, expected)]
+        for one, other in zip(*grads, strict=True):
+            assert_close(one, other)
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("make", [trunk, classifier])
+@pytest.mark.parametrize("size", ["own", "input"])
+def test_it_is_exported_with_any_batch(make, size, strict):
+    layer = ScaleInvariant(make(), SCALES, size=size, pool="logsumexp")
+    shapes = {"x": {0: torch.export.Dim("batch")}, "return_winner": None}
+    program = torch.export.export(layer, (random(2, 2, 31, 30), True), dynamic_shapes=shapes, strict=strict).module()
+    for batch in (1, 2, 5):
+        images = random(batch, 2, 31, 30, seed=batch)
+        actual, expected = program(images, True), layer(images, True)
+        assert_close(actual[0], expected[0])
+        assert torch.equal(actual[1], expected[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("make", [trunk, classifier])
+def test_it_works_in_every_floating_point_type(make, pool, dtype):
+    layer, images = ScaleInvariant(make(), SCALES, pool=pool), random(2, 2, 31, 30)
+    expected = layer(images)
+    actual = layer.to(dtype)(images.to(dtype))
+    assert actual.dtype == dtype
+    assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("size", ["own", "input"])
+def test_autocast_reaches_the_module(size):
+    layer, images = ScaleInvariant(trunk().float(), SCALES, size=size), torch.rand(2, 2, 31, 30)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(images).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("size", "norm"), [("own", "joint"), ("input", "joint"), ("input", "level")])
+def test_the_module_sees_levels_in_the_layout_of_the_input(layout, size, norm):
+    module = nn.Conv2d(3, 4, 3).double()
+    seen = []
+    layer = ScaleInvariant(module, SCALES, size=size, norm=norm, stride=1, offset=1)
+    module.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
+    images = random(2, 3, 11, 10)
+    output = layer(images.contiguous(memory_format=layout))
+    assert len(seen) == (1 if (size, norm) == ("input", "joint") else 3)
+    assert all(level.is_contiguous(memory_format=layout) for level in seen)
+    assert_close(output, layer(images))
+
+
+def test_the_state_is_that_of_the_module():
+    layer = ScaleInvariant(nn.Conv2d(2, 3, 3))
+    assert list(layer.state_dict()) == ["module.weight", "module.bias"]
+    layer.module.load_state_dict(nn.Conv2d(2, 3, 3).state_dict())
+
+
+def test_copies_and_files_compute_the_same():
+    layer, images = ScaleInvariant(trunk(), SCALES, pool="mean", keep=(0.5, 1)), random(2, 2, 31, 30)
+    expected, stream = layer(images), io.BytesIO()
+    torch.save(layer, stream)
+    stream.seek(0)
+    for other in (copy.deepcopy(layer), torch.load(stream, weights_only=False)):
+        assert torch.equal(other(images), expected)
+        assert other.stride == (4, 4)
+
+
+def test_repr_names_the_settings():
+    text = repr(ScaleInvariant(nn.Conv2d(1, 1, 3), (1, 2), stride=1, offset=1, antialias=True))
+    assert "scales=(1, 2), pool='max', keep='all', size='own', stride=(1.0, 1.0), offset=(1.0, 1.0)" in text
+    assert "norm='joint', antialias=True" in text
+
+
+CONV = nn.Conv2d(2, 3, 3)
+WRONG_ARGUMENTS = {
+    "no module": ({"module": len}, TypeError, "`module` must be a torch.nn.Module, got builtin_function_or_method"),
+    "scales": ({"scales": (2,)}, ValueError, "`scales` must contain 1, got (2.0,)"),
+    "pool": ({"pool": "min"}, ValueError, "`pool` must be one of 'max', 'logsumexp', 'mean', got 'min'"),
+    "size": ({"size": "same"}, ValueError, "`size` must be one of 'own', 'input', got 'same'"),
+    "norm": ({"norm": None}, ValueError, "`norm` must be one of 'joint', 'level', got None"),
+    "keep of text": ({"keep": "some"}, TypeError, "`keep` must be 'all' or a range (low, high), got 'some'"),
+    "keep of one": ({"keep": (1,)}, TypeError, "`keep` must be 'all' or a range (low, high), got (1,)"),
+    "keep a number": ({"keep": 2.0}, TypeError, "`keep` must be 'all' or a range (low, high), got 2.0"),
+    "keep of truth": ({"keep": (True, 2)}, TypeError, "`keep` must be 'all' or a range (low, high), got True"),
+    "keep without 1": ({"keep": (1.2, 2)}, ValueError, "that contains 1, the scale that covers every position, got (1"),
+    "keep backwards": ({"keep": (2, 0.5)}, ValueError, "that contains 1, the scale that covers every position, got (2"),
+    "keep of nothing": ({"keep": (math.nan, 2)}, ValueError, "that contains 1"),
+    "stride alone": ({"stride": 2}, ValueError, "`stride` and `offset` must be given together, got 2 and None"),
+    "offset alone": ({"offset": 0}, ValueError, "`stride` and `offset` must be given together, got None and 0"),
+    "zero stride": ({"stride": 0, "offset": 0}, ValueError, "`stride` must be above 0, got 0"),
+    "stride of text": ({"stride": "2", "offset": 0}, TypeError, "`stride` must be a number or a pair of numbers, got"),
+    "three strides": ({"stride": (1, 2, 3), "offset": 0}, ValueError, "a pair of numbers, got 3 of them"),
+    "infinite offset": ({"stride": 1, "offset": math.inf}, ValueError, "`offset` must be a number or a pair of number"),
+    "boolean offset": ({"stride": 1, "offset": True}, TypeError, "`offset` must be a number or a pair of numbers, got"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
+def test_wrong_arguments_are_named(arguments, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        ScaleInvariant(**{"module": CONV, **arguments})
+
+
+def test_a_range_that_was_set_later_is_checked():
+    layer = ScaleInvariant(CONV)
+    layer.keep = (2, 3)
+    with pytest.raises(ValueError, match="`keep` must be 'all' or a range"):
+        layer(torch.rand(1, 2, 9, 9))
+
+
+WRONG_INPUTS = {
+    "array": (np.ones((1, 2, 9, 9)), TypeError, "`x` must be a tensor, got ndarray"),
+    "rank": (torch.rand(2, 9, 9), ValueError, "`x` must be (N, C, H, W), got shape (2, 9, 9)"),
+    "integers": (torch.ones(1, 2, 9, 9).int(), TypeError, "`x` must be of a floating-point type, got torch.int32"),
+}
+
+
+@pytest.mark.parametrize(("images", "error", "message"), WRONG_INPUTS.values(), ids=WRONG_INPUTS)
+def test_wrong_images_are_named(images, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        ScaleInvariant(CONV)(images)
+
+
+class Returns(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, x):
+        return self.make(x)
+
+
+WRONG_ANSWERS = {
+    "tuple": (lambda x: (x, x), TypeError, "`module` must return one tensor, got tuple"),
+    "dictionary": (lambda x: {"out": x}, TypeError, "`module` must return one tensor, got dict"),
+    "tokens": (
+        lambda x: x.flatten(2),
+        ValueError,
+        "`module` must return (N, D) or (N, D, H, W) with N (=3), got shape",
+    ),
+    "other batch": (lambda x: x[:1], ValueError, "with N (=3), got shape (1, 2, 9, 9)"),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "message"), WRONG_ANSWERS.values(), ids=WRONG_ANSWERS)
+@pytest.mark.parametrize("scales", [(1,), (1, 2)])
+def test_wrong_answers_of_a_module_are_named(make, error, message, scales):
+    with pytest.raises(error, match=re.escape(message)):
+        ScaleInvariant(Returns(make), scales)(torch.rand(3, 2, 9, 9))
