@@ -6,9 +6,11 @@
 - large image: time and peak memory of 2000×2000 pixels through a 7×7 layer
 - layers: layers of usual networks on one image
 - dynamic: `torch.compile(dynamic=True)` over twelve sizes, compilations and seconds
+- rotations: `TIConv2d` with eight angles beside `Conv2d` with eight times the maps, forward and backward; on a GPU also
+  as CUDA graphs
 
-All are forward passes without gradients. Times are medians of `n` interleaved repeats. Prints Markdown tables, and
-writes one JSON file, which grows with every part.
+All others are forward passes without gradients. Times are medians of `n` interleaved repeats. Prints Markdown tables
+and writes one JSON file, which grows with every part.
 
     python benchmarks/goals.py [--device cpu] [--out results/bench/goals-cpu.json] [--quick]
 """
@@ -31,13 +33,21 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from scaleconv import DEFAULT_SCALES, convert
+from scaleconv import DEFAULT_SCALES, TIConv2d, convert, rotation
 from scaleconv.bench.layer_costs import make_layer
-from scaleconv.bench.settings import DTYPES, LayerShape
+from scaleconv.bench.settings import DTYPES, SHAPES, LayerShape
 from scaleconv.data.atomic import atomic_path
 from scaleconv.experiments.records import describe_environment
 from scaleconv.experiments.sgd import choose_device
-from scaleconv.metrics.timing import milliseconds, one_line, peak_memory, repeated, time_interleaved
+from scaleconv.metrics.timing import (
+    LayerPass,
+    captured,
+    milliseconds,
+    one_line,
+    peak_memory,
+    repeated,
+    time_interleaved,
+)
 from scaleconv.ops import cpu, custom_op, plan
 from scaleconv.table import Table
 
@@ -57,6 +67,9 @@ LAYERS = {
     "64→64, 3×3, 56²": LayerShape(64, 64, 56, kernel=3, padding=1, batch=1, cpu_batch=1),
     "512→512, 3×3, 7²": LayerShape(512, 512, 7, kernel=3, padding=1, batch=1, cpu_batch=1),
 }
+
+ANGLES = tuple(45.0 * turn for turn in range(8))
+ROTATED = ("mnist1", "res28", "res14")
 
 
 def one_image(channels: int, size: tuple[int, int], device: str, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -216,6 +229,34 @@ def measure_dynamic(device: str, sizes: Sequence[tuple[int, int]], backend: str 
     return rows
 
 
+@torch.enable_grad()
+def measure_rotations(device: str, shapes: Sequence[str], repeats: int) -> list[Row]:
+    """Forward and backward with the gradient of the input, float32."""
+    on_gpu = torch.device(device).type == "cuda"
+    rows = []
+    for name in shapes:
+        shape = SHAPES[name]
+        batch = shape.batch if on_gpu else shape.cpu_batch
+        turned = TIConv2d(
+            shape.in_channels,
+            shape.out_channels,
+            shape.kernel,
+            stride=shape.stride,
+            padding=shape.padding,
+            transforms=[rotation(degrees) for degrees in ANGLES],
+        )
+        layers = {"wide": make_layer("conv2d_wide", shape, ANGLES), "ti": turned}
+        images = one_image(shape.in_channels, (shape.size, shape.size), device).repeat(batch, 1, 1, 1)
+        passes = {layer: LayerPass(made.to(device), images.clone()) for layer, made in layers.items()}
+        modes = {"eager": passes} | ({"graph": {key: captured(each) for key, each in passes.items()}} if on_gpu else {})
+        for mode, calls in modes.items():
+            times = time_interleaved({key: repeated(call) for key, call in calls.items()}, device, repeats, warm_up=2)
+            wide, ti = times["wide"].median_ms, times["ti"].median_ms
+            row = {"shape": name, "batch": batch, "mode": mode, "wide_ms": wide, "ti_ms": ti}
+            rows.append(row | {"ti / wide": ti / wide, "n": repeats})
+    return rows
+
+
 def markdown(title: str, rows: Sequence[Row]) -> str:
     """One table; a column for every key of any row."""
     columns = tuple(dict.fromkeys(key for row in rows for key in row))
@@ -243,6 +284,7 @@ def main() -> None:
         "sizes": lambda: measure_sizes(device, SIZES[:2] if quick else SIZES, repeats),
         "large image": lambda: measure_large_image(device, 200 if quick else 2000, repeats),
         "dynamic": lambda: measure_dynamic(device, DYNAMIC_SIZES[:2] if quick else DYNAMIC_SIZES),
+        "rotations": lambda: measure_rotations(device, ROTATED, repeats),
     }
     record: dict[str, Any] = {"environment": describe_environment(device), "quick": quick}
     for name, measure in parts.items():

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from scaleconv.metrics.timing import LayerPass, Timing
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -110,6 +112,23 @@ def test_compilations_with_dynamic_shapes_are_counted(goals):
     assert converted["network"] == "converted"
     assert 1 <= converted["compilations"] <= 3
     assert plain["seconds"] > 0
+
+
+def test_rotations_are_compared_with_eight_times_the_maps(goals, monkeypatch):
+    made = {}
+
+    def time_interleaved(workloads, *_, **__):
+        return {name: Timing(2.0 if name == "wide" else 3.0, 1, 9, 1) for name in workloads}
+
+    def layer_pass(layer, images):
+        made[type(layer).__name__] = (layer.out_channels, images.shape[0])
+        return LayerPass(layer, images)
+
+    monkeypatch.setattr(goals, "time_interleaved", time_interleaved)
+    monkeypatch.setattr(goals, "LayerPass", layer_pass)
+    (row,) = goals.measure_rotations("cpu", ("res14",), 1)
+    assert made == {"Conv2d": (8 * 256, 4), "TIConv2d": (256, 4)}
+    assert (row["mode"], row["ti / wide"]) == ("eager", 1.5)
 
 
 def test_a_table_has_a_column_for_every_key(goals):
