@@ -22,23 +22,31 @@ FRONT_DOORS = ("__init__", "__main__")
 
 # Left, bottom, width and height of a box, from the top floor down; and what the room is for.
 ROOMS = {
-    "cli": ((0.0, 8.05, 12.0, 0.55), "the command “scaleconv”: parses, calls, prints"),
-    "bench": ((0.0, 6.7, 12.0, 0.85), "time and memory of the layer beside plain convolutions"),
-    "experiments": ((0.0, 5.1, 12.0, 1.1), "the items of the paper: settings, training, records, tables, figures"),
-    "models": ((0.0, 3.5, 5.5, 1.1), "the networks and RBMs of the paper"),
-    "data": ((6.5, 3.5, 5.5, 1.1), "MNIST-Scale: digits, generator, sets, folds"),
-    "nn": ((0.0, 2.15, 5.5, 0.85), "Modules: parameters and one call into ops"),
-    "metrics": ((6.5, 1.9, 5.5, 1.1), "measures of networks, and the timer"),
-    "ops": ((0.0, 0.0, 5.5, 1.65), "the layer: pure functions on tensors"),
-    "table": ((6.5, 0.85, 5.5, 0.55), "tables as text and as Markdown"),
+    "cli": ((0.0, 10.4, 12.0, 0.55), "the command “scaleconv”: parses, calls, prints"),
+    "bench": ((0.0, 9.05, 12.0, 0.85), "time and memory of the layer beside plain convolutions"),
+    "experiments": ((0.0, 7.45, 12.0, 1.1), "training and comparing: settings, records, tables, figures"),
+    "inspection": ((0.0, 5.85, 5.5, 1.1), "a network seen: cost, winners"),
+    "models": ((0.0, 4.0, 5.5, 1.35), "the networks and RBMs of the paper"),
+    "data": ((6.5, 4.0, 5.5, 2.95), "MNIST-Scale, scenes, folders of images"),
+    "nn": ((0.0, 2.4, 5.5, 1.1), "Modules: parameters and one call into ops"),
+    "metrics": ((6.5, 2.4, 5.5, 1.1), "measures of networks, and the timer"),
+    "ops": ((0.0, 0.0, 5.5, 1.9), "the layer: pure functions on tensors"),
+    "table": ((6.5, 1.35, 5.5, 0.55), "tables as text and as Markdown"),
 }
 LEGEND = """An arrow means “imports”, in the colour of the room it starts from.
 Red is the core: it needs torch, and nothing else."""
 CORE = ("nn", "ops")  # on torch alone
-COLOURS = {"cli": "#777777", "bench": "#4477aa", "experiments": "#aa7700", "models": "#228833", "nn": "#228833"}
+COLOURS = {
+    "cli": "#777777",
+    "bench": "#4477aa",
+    "experiments": "#aa7700",
+    "inspection": "#aa3377",
+    "models": "#228833",
+    "nn": "#228833",
+}
 # Arrows that pass a floor run down a lane of the room they start from: beside the boxes, or in the middle.
 LEFT = {"cli": -1.05, "bench": -0.7, "models": -0.35}
-MIDDLE = {"experiments": 6.0}
+MIDDLE = {"experiments": 6.2, "inspection": 5.8}
 RIGHT = {"cli": 12.8, "bench": 12.4}
 LETTERS = 9.2  # that fit on a unit of width
 
@@ -96,7 +104,10 @@ def route(start: str, end: str, pairs: set[tuple[str, str]]) -> list[tuple[float
     entering = sorted((room for room, target in pairs if target == end), key=list(ROOMS).index)
     y = to_bottom + to_height * (entering.index(start) + 1) / (len(entering) + 1)
     if start in MIDDLE:
-        return [(MIDDLE[start], bottom), (MIDDLE[start], y), (to_left if to_left > 6 else to_left + to_width, y)]
+        lane = MIDDLE[start]
+        begin = [(lane, bottom)] if lane < left + width else [(left + width, bottom + height / 2)]
+        turn = [] if lane < left + width else [(lane, bottom + height / 2)]
+        return [*begin, *turn, (lane, y), (to_left if to_left > 6 else to_left + to_width, y)]
     if to_left == 0 and start in LEFT and to_width < 12:
         return [(left, bottom + height / 2), (LEFT[start], bottom + height / 2), (LEFT[start], y), (to_left, y)]
     edge = to_left + to_width
@@ -106,9 +117,9 @@ def route(start: str, end: str, pairs: set[tuple[str, str]]) -> list[tuple[float
 def draw(path: Path) -> None:
     """Write the picture; in an SVG file, the identifiers of its parts say what they show."""
     pairs, modules = room_imports(), modules_by_room()
-    figure = Figure(figsize=(10.4, 6.5))
+    figure = Figure(figsize=(10.4, 8.1))
     axis = figure.add_axes((0, 0, 1, 1))
-    axis.set(xlim=(-1.3, 13.1), ylim=(-0.2, 8.8))
+    axis.set(xlim=(-1.3, 13.1), ylim=(-0.2, 11.2))
     axis.axis("off")
     for start, end in sorted(pairs):
         *corners, last = route(start, end, pairs)
@@ -130,7 +141,7 @@ def draw(path: Path) -> None:
         lines = textwrap.fill("  ".join(held), int(width * LETTERS), break_long_words=False, break_on_hyphens=False)
         listed = axis.text(left + 0.2, top - 0.25, lines, va="top", fontsize=8.5, color="#667080", zorder=4)
         listed.set(family="monospace", linespacing=1.5)
-    axis.text(6.6, 0.25, LEGEND, va="center", fontsize=9, color="#333333", linespacing=1.6)
+    axis.text(6.6, 0.6, LEGEND, va="center", fontsize=9, color="#333333", linespacing=1.6)
     with matplotlib.rc_context({"svg.hashsalt": "architecture"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
 

@@ -1,8 +1,8 @@
 """Locally scale-invariant convolution for PyTorch (Kanazawa, Sharma and Jacobs, 2014)."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from .inspection import Explanation, check_scale, explain, recommend, scale_usage, summary, winners
 from .nn import (
     ScaleInvariant,
     SIConv1d,
@@ -28,6 +28,21 @@ from .ops import (
     si_conv3d,
     ti_conv2d,
 )
+
+if TYPE_CHECKING:
+    from .inspection import Explanation, check_scale, explain, recommend, scale_usage, summary, winners
+
+INSPECTION = ("Explanation", "check_scale", "explain", "recommend", "scale_usage", "summary", "winners")
+
+
+def __getattr__(name: str) -> Any:
+    """Load what looks at networks when it is first asked for: the layer does not need it."""
+    if name not in INSPECTION:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import inspection
+
+    return getattr(inspection, name)
+
 
 try:
     __version__ = version("scaleconv")
