@@ -26,6 +26,7 @@ def test_labels_are_aligned_to_the_left_and_numbers_to_the_right():
         "mnist1    float32           8.00    0.80             1.50",
         "large512  bfloat16          12.5       –             2.00",
     ]
+    assert TABLE.text(57) == TABLE.text(80) != TABLE.text(56)  # as wide as its headings
 
 
 def test_headings_are_wrapped_where_they_do_not_fit():
@@ -49,11 +50,11 @@ def test_what_does_not_fit_goes_below_with_its_labels_and_nothing_is_cut(width):
 
 
 def test_columns_of_words_are_aligned_to_the_left_and_an_error_among_numbers_does_not_turn_them():
-    table = Table("", ("part", "from", "ms"), [("train", "here", "1.0"), ("test", "the package", "no memory")])
+    table = Table("", ("part", "from", "ms"), [("train", "a1", "1.0"), ("test", "the package", "no memory")])
     assert table.text(80).splitlines() == [
         "part   from                ms",
         "─────────────────────────────",
-        "train  here               1.0",
+        "train  a1                 1.0",
         "test   the package  no memory",
     ]
 

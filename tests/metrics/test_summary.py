@@ -12,6 +12,7 @@ from scaleconv.metrics.summary import T_95
 
 def test_the_deviation_is_that_of_a_sample():
     assert summarise([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).std == pytest.approx((32 / 7) ** 0.5)
+    assert summarise([1.0, 3.0]).std == pytest.approx(2**0.5)
     assert summarise([3.0]).std is None
 
 
