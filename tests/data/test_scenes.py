@@ -10,9 +10,9 @@ NAMES = ("images", "labels", "digits", "scales", "boxes")
 RANGE = Uniform(0.4, 2.2)
 
 
-@pytest.fixture(scope="module")
-def scenes(embedded):
-    return make_scenes(embedded.images, embedded.labels, RANGE, CHUNK + 6, noise=0.0, pieces=0)
+@pytest.fixture(scope="module", params=[RANGE, Fixed(1.0)], ids=str)
+def scenes(embedded, request):
+    return make_scenes(embedded.images, embedded.labels, request.param, CHUNK + 6, noise=0.0, pieces=0)
 
 
 def test_every_digit_lies_in_its_box_as_it_was_scaled_and_its_pixels_have_its_label(scenes, embedded):
@@ -63,14 +63,15 @@ def test_a_shorter_set_is_the_beginning_of_a_longer_one_and_another_seed_another
     assert not torch.equal(longer.boxes[:3], other.boxes)
 
 
-def test_scales_of_a_range_are_all_over_it_and_a_fixed_one_is_fixed(scenes, embedded):
-    assert scenes.scales.min() < 0.5
-    assert scenes.scales.max() > 2.1
+def test_scales_of_a_range_are_all_over_it_and_a_fixed_one_is_fixed(embedded):
+    spread = make_scenes(embedded.images, embedded.labels, RANGE, 20).scales
+    assert spread.min() < 0.5
+    assert spread.max() > 2.1
     fixed = make_scenes(embedded.images, embedded.labels, Fixed(1.3), 2)
     assert (fixed.scales == 1.3).all()
 
 
-def test_pieces_add_ink_but_no_label(scenes, embedded):
+def test_pieces_add_ink_but_no_label(embedded):
     cluttered = make_scenes(embedded.images, embedded.labels, Fixed(1.0), 8, digits=2, pieces=4, noise=0.0)
     inside = torch.zeros_like(cluttered.labels, dtype=torch.bool)
     for index, boxes in enumerate(cluttered.boxes):

@@ -85,7 +85,7 @@ def make_scenes(
         >>> found = embedded_digits()
         >>> scenes = make_scenes(found.images, found.labels, Uniform(0.4, 2.2), 3)
         >>> scenes.images.shape, scenes.labels.shape, scenes.digits[0]
-        (torch.Size([3, 1, 96, 96]), torch.Size([3, 96, 96]), tensor([ 808, 5715, 1578, 6271, 9251]))
+        (torch.Size([3, 1, 96, 96]), torch.Size([3, 96, 96]), tensor([8949, 1179, 1220, 7977, 3490]))
     """
     _check(images, labels, count=count, size=size, digits=digits, pieces=pieces, noise=noise)
     things, device = digits + pieces, images.device

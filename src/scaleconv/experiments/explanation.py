@@ -128,7 +128,7 @@ def draw_explanation(pixels: Tensor, found: Explanation, title: str, paths: Sequ
 
 
 def draw_predictions(
-    results: Path, folder: Path, name: str, data_dir: Path | None = None, *, count: int = 2
+    results: Path, folder: Path, name: str, data_dir: Path | None = None, *, count: int = 1
 ) -> list[Path]:
     """Draw scenes as the networks of an experiment labelled them, if their weights are there.
 
@@ -219,10 +219,10 @@ def _show_labels(axis: Any, labels: Tensor, title: str) -> None:
 
 
 def _show_winners(axis: Any, view: LayerView, title: str) -> Any:
-    """The winning scale as a colour, fading to black where the layer hardly answers."""
+    """The winning scale as a colour; black where the layer answers less than at half of all positions."""
     strength = view.strength
-    low, high = strength.aminmax()
-    alpha = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1).sqrt()
+    low, high = strength.median(), strength.max()
+    alpha = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1)
     axis.imshow(torch.zeros_like(strength).cpu().numpy(), cmap="gray", vmin=0, vmax=1)
     shown = axis.imshow(
         view.winning_scale.log2().cpu().numpy(),
