@@ -183,12 +183,12 @@ def peak_growth(name: str, shape: LayerShape) -> float:
         layer(one_image(shape.in_channels, (64, 64), "cpu"))  # loads libraries
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-        before = _resident("VmRSS")
+        before = resident("VmRSS")
         layer(one_image(shape.in_channels, (shape.size, shape.size), "cpu"))
-    return _resident("VmHWM") - before
+    return resident("VmHWM") - before
 
 
-def _resident(field: str) -> float:
+def resident(field: str) -> float:
     """MiB of resident memory now (VmRSS) or at most (VmHWM)."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     if found is None:

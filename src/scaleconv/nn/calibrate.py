@@ -5,10 +5,9 @@ on. First the mean and the deviation of every channel are brought back, layer af
 Then the weights are fitted: a few steps of regression to the outputs of all plain layers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,6 @@ MEASURED = 4  # batches for the statistics
 class Call:
     """A call of a layer in the converted network, and that of the plain layer in the same place."""
 
-    plain: Any
     plain_input: Tensor
     plain_output: Tensor
     input: Tensor
@@ -87,38 +85,36 @@ def calibrate(
     plain = revert(model) if reference is None else reference
     _check_reference(plain, layers)
     network = model if inplace else copy_network(model)
-    some = images[: MEASURED * batch]
     with evaluating(plain, network):
-        _match_statistics(plain, network, some, spread=True)
-        if steps:
-            _fit(plain, network, images, steps, batch)
-            _match_statistics(plain, network, some, spread=False)
+        _match_statistics(plain, network, images[: MEASURED * batch])
+        _fit(plain, network, images, steps, batch)
     return network
 
 
-def _match_statistics(plain: nn.Module, network: nn.Module, images: Tensor, spread: bool) -> None:
-    """Give every channel of every layer the mean and, if asked for, the deviation that it has in the plain network.
+def _match_statistics(plain: nn.Module, network: nn.Module, images: Tensor) -> None:
+    """Give every channel of every layer the mean and the deviation that it has in the plain network.
 
     All in one pass: a layer is corrected as it is called, and the next one sees the corrected output.
     """
 
     def correct(module: nn.Module, call: Call) -> Tensor:
         if isinstance(module, SIConv2d):
-            _match_layer(module, call, spread)
+            _match_layer(module, call)
         elif isinstance(module, _BatchNorm):
-            _match_norm(module, call, spread)
+            _match_norm(module, call)
         corrected: Tensor = module.forward(call.input)
         return corrected
 
-    with _comparing(plain, network, (SIConv2d, _BatchNorm), correct):
+    layers = [name for name, module in network.named_modules() if isinstance(module, SIConv2d | _BatchNorm)]
+    with _comparing(plain, network, layers, correct):
         plain(images)
         network(images)
 
 
-def _match_layer(layer: SIConv2d, call: Call, spread: bool) -> None:
+def _match_layer(layer: SIConv2d, call: Call) -> None:
     """By factors a and shifts c of the channels: a · max z + c = max (a · z + c), so weight and bias take them in."""
     weight, bias = (layer._parameters.get(name) for name in ("weight", "bias"))
-    if spread and weight is not None:  # else it is computed from something, such as a direction and a length
+    if weight is not None:  # else it is computed from something, such as a direction and a length
         factor = _ratio(call.plain_output, call.output)
         weight.mul_(factor.view(-1, 1, 1, 1))
         if bias is not None:
@@ -127,22 +123,13 @@ def _match_layer(layer: SIConv2d, call: Call, spread: bool) -> None:
         bias.add_((call.plain_output - layer.forward(call.input)).mean(PIXELS))
 
 
-def _match_norm(norm: _BatchNorm, call: Call, spread: bool) -> None:
+def _match_norm(norm: _BatchNorm, call: Call) -> None:
     """By other running statistics: those with which the normalised input has the plain mean and deviation."""
-    plain: Any = call.plain
     if norm.running_mean is None or norm.running_var is None or call.input.ndim != 4:
         return
-    plain_deviation = _deviation(plain)
-    if spread:
-        deviation = plain_deviation * _ratio(call.input, call.plain_input)
-        norm.running_var.copy_((deviation.square() - norm.eps).clamp(min=0))
-    mean = (call.plain_input.mean(PIXELS) - plain.running_mean) / plain_deviation  # normalised
-    norm.running_mean.copy_(call.input.mean(PIXELS) - mean * _deviation(norm))
-
-
-def _deviation(norm: Any) -> Tensor:
-    deviation: Tensor = (norm.running_var + norm.eps).sqrt()
-    return deviation
+    factor = _ratio(call.input, call.plain_input)
+    norm.running_mean.copy_(call.input.mean(PIXELS) - factor * (call.plain_input.mean(PIXELS) - norm.running_mean))
+    norm.running_var.copy_((factor.square() * (norm.running_var + norm.eps) - norm.eps).clamp(min=0))
 
 
 def _ratio(first: Tensor, second: Tensor) -> Tensor:
@@ -152,23 +139,30 @@ def _ratio(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch: int) -> None:
-    """Regress the outputs of all layers, each channel in units of its deviation, on those of the plain network."""
+    """Regress the outputs of all layers, and of the network, on those of the plain ones.
+
+    Every channel counts in units of its deviation in the plain network.
+    """
     losses: list[Tensor] = []
 
     def compare(layer: nn.Module, call: Call) -> None:
+        if not isinstance(call.output, Tensor) or call.output.ndim < 2:
+            return  # the answer of a network may be anything
+        dims = [dim for dim in range(call.output.ndim) if dim != 1]
         error = call.output - call.plain_output
-        if layer.bias is None:  # what follows has to see to the mean
-            error = error - error.mean(PIXELS, keepdim=True)
-        variance = call.plain_output.var(PIXELS)
+        if isinstance(layer, SIConv2d) and layer.bias is None:  # what follows sees to the mean
+            error = error - error.mean(dims, keepdim=True)
+        variance = call.plain_output.var(dims)
         floor = DEAD * variance.mean() + LEAST
-        losses.append((error.square().mean(PIXELS) / variance.clamp(min=floor)).mean())
+        losses.append((error.square().mean(dims) / variance.clamp(min=floor)).mean())
 
+    layers = [name for name, module in network.named_modules() if isinstance(module, SIConv2d | _BatchNorm)]
     drawn = torch.Generator().manual_seed(0)
     parameters = [parameter for layer in find_layers(network).values() for parameter in layer.parameters()]
-    with _comparing(plain, network, SIConv2d, compare), _only_trainable(network, parameters):
+    with _comparing(plain, network, [*layers, ""], compare), _only_trainable(network, parameters):
         groups = [{"params": [each], "lr": RATE * float(each.detach().square().mean().sqrt())} for each in parameters]
         optimiser = torch.optim.Adam(groups, betas=(0.9, 0.99))
-        rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
+        rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / max(steps, 1))
         for _ in range(steps):
             chosen = torch.randint(len(images), (min(batch, len(images)),), generator=drawn)
             some = images[chosen.to(images.device)]
@@ -183,26 +177,23 @@ def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch
 
 
 @contextmanager
-def _comparing(
-    plain: nn.Module, network: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...], correct: Correction
-) -> Iterator[None]:
-    """Hand every call of layers of these kinds to `correct`; what it returns takes the place of the output.
+def _comparing(plain: nn.Module, network: nn.Module, names: Iterable[str], correct: Correction) -> Iterator[None]:
+    """Hand every call of these layers to `correct`; what it returns, unless None, takes the place of the output.
 
-    The plain network is to be called first, with the same images.
+    The plain network is to be called first, with the same images. The name of the network itself is empty.
     """
-    calls: dict[str, list[tuple[nn.Module, Tensor, Tensor]]] = {}
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
     handles = []
 
     def remember(name: str) -> Callable[..., None]:
-        return lambda plain, args, output: calls.setdefault(name, []).append((plain, args[0], output))
+        return lambda _, args, output: calls.setdefault(name, []).append((args[0], output))
 
     def compare(name: str) -> Callable[..., Tensor | None]:
         return lambda module, args, output: correct(module, Call(*calls[name].pop(0), args[0], output))
 
-    for name, module in network.named_modules():
-        if isinstance(module, kinds):
-            handles.append(plain.get_submodule(name).register_forward_hook(remember(name)))
-            handles.append(module.register_forward_hook(compare(name)))
+    for name in set(names):  # a single layer is the network, too
+        handles.append(plain.get_submodule(name).register_forward_hook(remember(name)))
+        handles.append(network.get_submodule(name).register_forward_hook(compare(name)))
     try:
         yield
     finally:

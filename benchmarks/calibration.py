@@ -1,0 +1,230 @@
+"""What a trained network loses when it is converted, and what brings it back: calibration, fine-tuning.
+
+    python benchmarks/calibration.py [--networks resnet7-bn,…] [--seeds 0] [--fine-tune] [--weights DIR] [--out FILE]
+
+Small networks are trained on 7,000 of the digits in the package and tested on 2,000 others, at scale 1. Then they are
+converted, and corrected with 1,000 further digits without their labels. With --fine-tune, plain and converted networks
+are trained for one more epoch at scale 1, and tested at seven scales. Results join those that the file holds.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scaleconv import calibrate, convert
+from scaleconv.data import embedded_digits, make_scaled
+from scaleconv.experiments.records import describe_environment
+
+TRAINED, UNLABELLED = 7000, 1000  # of the 10,000 digits; the others are for the test
+MEAN = 0.13  # of a pixel
+EPOCHS, BATCH, DECAY = 4, 64, 5e-4
+SCALES = (0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0)
+FINE_TUNED = "resnet7-bn"
+CANVAS = 40  # so that a digit of twice its size is not cut off
+FINE_TUNING_RATE = 0.01
+
+
+def norm(channels: int, batch_norm: bool) -> nn.Module:
+    return nn.BatchNorm2d(channels) if batch_norm else nn.Identity()
+
+
+class ResidualBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut; without BatchNorm the second one begins small."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, batch_norm: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=not batch_norm)
+        self.norm1 = norm(channels, batch_norm)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=not batch_norm)
+        self.norm2 = norm(channels, batch_norm)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or in_channels != channels:
+            point = nn.Conv2d(in_channels, channels, 1, stride, bias=not batch_norm)
+            self.shortcut = nn.Sequential(point, norm(channels, batch_norm))
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(input)))))
+        return F.relu(output + self.shortcut(input))
+
+
+def make_resnet(blocks: int, widths: tuple[int, ...], batch_norm: bool) -> nn.Sequential:
+    """A 3×3 convolution, stages of so many blocks, the mean over all positions, ten classes."""
+    before = widths[0]
+    layers = [nn.Conv2d(1, before, 3, 1, 1, bias=not batch_norm), norm(before, batch_norm), nn.ReLU()]
+    for stage, width in enumerate(widths):
+        for block in range(blocks):
+            layers.append(ResidualBlock(before, width, 2 if stage and not block else 1, batch_norm))
+            before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
+
+
+SHAPES = {
+    "resnet7": (1, (8, 16, 32)),
+    "resnet13": (2, (8, 16, 32)),
+    "resnet19": (3, (8, 16, 32)),
+    "resnet18": (2, (8, 16, 24, 32)),  # four stages of two blocks
+}
+NETWORKS = [shape + kind for kind in ("-bn", "") for shape in SHAPES]  # with and without BatchNorm
+
+
+def make_network(name: str, seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    shape, _, kind = name.partition("-")
+    network = make_resnet(*SHAPES[shape], batch_norm=kind == "bn")
+    if kind != "bn":
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        for layer in network.modules():
+            if isinstance(layer, ResidualBlock):
+                layer.conv2.weight.data.mul_(0.3)
+    return network
+
+
+def load_parts(scale: float = 1.0, canvas: int = 28) -> tuple[tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
+    """(images, labels) for training, images without labels, (images, labels) for the test; all digits of one scale."""
+    digits = embedded_digits()
+    factors = torch.full((len(digits),), scale, dtype=torch.float64)
+    images = digits.images.float().div(255).unsqueeze(1)
+    if (scale, canvas) != (1.0, 28):
+        images = make_scaled(digits.images, factors, canvas, truncate="allow")
+    order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
+    images, labels = (images - MEAN)[order], digits.labels[order]
+    end = TRAINED + UNLABELLED
+    return (images[:TRAINED], labels[:TRAINED]), images[TRAINED:end], (images[end:], labels[end:])
+
+
+def train(network: nn.Module, images: Tensor, labels: Tensor, epochs: int, rate: float, seed: int, adam: bool) -> None:
+    """One cycle of SGD, or of AdamW for networks without BatchNorm."""
+    network.train()
+    order = torch.Generator().manual_seed(seed)
+    optimiser: torch.optim.Optimizer = torch.optim.SGD(
+        network.parameters(), lr=rate, momentum=0.9, weight_decay=DECAY, nesterov=True
+    )
+    if adam:
+        optimiser = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.05)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, epochs * (len(images) // BATCH))
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(images), generator=order).split(BATCH)[: len(images) // BATCH]:
+            optimiser.zero_grad()
+            F.cross_entropy(network(images[chosen]), labels[chosen]).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            rates.step()
+    network.eval()
+
+
+def trained_network(name: str, seed: int, images: Tensor, labels: Tensor, weights: Path | None) -> nn.Sequential:
+    """Trained here, or read from the folder of weights, which keeps it."""
+    network, adam = make_network(name, seed), not name.endswith("-bn")
+    path = weights / f"{name}-{images.shape[-1]}-{seed}.pt" if weights else None
+    if path and path.exists():
+        network.load_state_dict(torch.load(path, weights_only=True))
+        return network.eval()
+    train(network, images, labels, EPOCHS, 0.004 if adam else 0.05, seed, adam)
+    if path:
+        torch.save(network.state_dict(), path)
+    return network
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """In percent."""
+    parts = zip(images.split(250), labels.split(250), strict=True)
+    return 100 * sum(int((network(some).argmax(1) == right).sum()) for some, right in parts) / len(images)
+
+
+def estimate_batch_norm(network: nn.Module, images: Tensor) -> nn.Module:
+    """BatchNorm's statistics anew, as is usually done: the baseline."""
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.reset_running_stats()
+            layer.momentum = None
+    network.train()
+    with torch.no_grad():
+        for some in images.split(100):
+            network(some)
+    return network.eval()
+
+
+CORRECTIONS: dict[str, Callable[[nn.Module, Tensor], nn.Module]] = {
+    "converted": lambda network, _: network,
+    "BatchNorm re-estimated": estimate_batch_norm,
+    "statistics matched": lambda network, images: calibrate(network, images, steps=0),
+    "calibrated": lambda network, images: calibrate(network, images),
+}
+
+
+def measure_corrections(name: str, seed: int, weights: Path | None) -> list[dict[str, Any]]:
+    """The accuracy of one network, plain, converted and corrected."""
+    training, unlabelled, test = load_parts()
+    plain = trained_network(name, seed, *training, weights)
+    rows: list[dict[str, Any]] = [_row(name, seed, "plain", 1.0, accuracy(plain, *test), 0.0)]
+    for title, correct in CORRECTIONS.items():
+        if title == "BatchNorm re-estimated" and not name.endswith("-bn"):
+            continue
+        start = process_time()
+        network = correct(convert(plain), unlabelled)
+        rows.append(_row(name, seed, title, 1.0, accuracy(network, *test), process_time() - start))
+    return rows
+
+
+def measure_fine_tuning(name: str, seed: int, weights: Path | None) -> list[dict[str, Any]]:
+    """The accuracy at every scale of a network that was fine-tuned at scale 1, plain, converted and calibrated."""
+    training, unlabelled, _ = load_parts(canvas=CANVAS)
+    tests = {scale: load_parts(scale, CANVAS)[2] for scale in SCALES}
+    plain = trained_network(name, seed, *training, weights)
+    rows = []
+    for title in ("plain", "calibrated"):
+        network = convert(plain, scales=(1,)) if title == "plain" else calibrate(convert(plain), unlabelled)
+        for tuned in (False, True):
+            start = process_time()
+            if tuned:
+                train(network, *training, 1, FINE_TUNING_RATE, seed, adam=False)
+            seconds = process_time() - start
+            label = f"{title}, fine-tuned" if tuned else title
+            rows += [_row(name, seed, label, scale, accuracy(network, *test), seconds) for scale, test in tests.items()]
+    return rows
+
+
+def _row(network: str, seed: int, how: str, scale: float, percent: float, seconds: float) -> dict[str, Any]:
+    print(f"{network:16} seed {seed}  {how:24} scale {scale:4}  {percent:6.2f} %  {seconds:5.0f} s", flush=True)
+    return {
+        "network": network,
+        "seed": seed,
+        "how": how,
+        "scale": scale,
+        "accuracy": round(percent, 2),
+        "cpu_seconds": round(seconds, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--fine-tune", action="store_true", help=f"fine-tune {FINE_TUNED} instead")
+    parser.add_argument("--weights", type=Path, help="folder that keeps the trained networks")
+    parser.add_argument("--out", type=Path, default=Path("results/bench/calibration.json"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    part = "fine_tuning" if arguments.fine_tune else "corrections"
+    for name in [FINE_TUNED] if arguments.fine_tune else arguments.networks.split(","):
+        for seed in map(int, arguments.seeds.split(",")):
+            rows = (measure_fine_tuning if arguments.fine_tune else measure_corrections)(name, seed, arguments.weights)
+            record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+            kept = [row for row in record.get(part, []) if (row["network"], row["seed"]) != (name, seed)]
+            record |= {"environment": describe_environment("cpu"), part: kept + rows}
+            arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
