@@ -52,6 +52,12 @@ def test_truncated_normal_scales_follow_the_distribution_between_its_ends():
         assert abs((drawn <= x).mean() - expected) < 4 * 0.5 / math.sqrt(60_000), x
 
 
+def test_no_scale_lies_beyond_the_ends_by_rounding():
+    """Between ends this close the inverse of the distribution function misses the lower one by 1e-12."""
+    drawn = TruncatedNormal(1, 0.1, 1.49, 1.49 + 1e-9).draw(20_000, 0)
+    assert drawn.min() >= 1.49
+
+
 def test_a_list_is_taken_in_turn():
     assert Listed((0.3, 1.0, 1.6)).draw(5, 0).tolist() == [0.3, 1.0, 1.6, 0.3, 1.0]
     assert Fixed(0.5).draw(3, 9).tolist() == [0.5, 0.5, 0.5]

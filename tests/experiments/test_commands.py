@@ -168,7 +168,7 @@ WRONG = {
     "key": (("reproduce", "table1", "--set", "training.foo=1"), "`foo`", "unknown"),
     "setting": (("reproduce", "table1", "--set", "foo"), "`set` must be KEY=VALUE", "'foo'"),
     "folds": (("reproduce", "table1", "--folds", "one"), "`folds` must be whole numbers", "'one'"),
-    "fold": (("reproduce", "table1", "--folds", "7"), "`folds` must lie between 0 and 3, got 7"),
+    "fold": (("reproduce", "table1", "--folds", "10"), "`folds` must lie between 0 and 9, got 10"),
     "epochs": (("reproduce", "table1", "--epochs", "0"), "`epochs` must be at least 1, got 0"),
     "device": (("reproduce", "table1", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "data": (("reproduce", "table1", "--preset", "paper", "--data-dir", "nowhere"), "`data_dir` (=nowhere)"),

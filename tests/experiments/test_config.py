@@ -7,6 +7,7 @@ import pytest
 
 from scaleconv.experiments import load_experiment, load_item, read_records
 from scaleconv.experiments.config import Settings, build
+from scaleconv.metrics import sign_flip_test
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,11 +23,11 @@ def test_the_paper_preset_is_the_protocol_of_the_paper():
     assert experiment.paper["convnet"] == (3.48, 0.23)
 
 
-def test_the_quick_preset_needs_no_data_and_three_repeats():
+def test_the_quick_preset_needs_no_data_and_has_repeats_enough_to_be_significant():
     experiment = load_experiment("table1", "quick")
     assert experiment.settings.data.dataset == "embedded"
-    assert len(experiment.folds) >= 3
-    assert set(experiment.models) == {"convnet", "hierarchical", "si_convnet", "rbm", "si_rbm", "pixels"}
+    assert sign_flip_test([1.0] * (len(experiment.folds) - 1) + [-0.1]) < 0.05  # even if one fold disagrees
+    assert {"convnet", "si_convnet"} <= set(experiment.models)
 
 
 @pytest.mark.parametrize("preset", ["quick", "paper"])
@@ -107,7 +108,7 @@ def test_one_point_can_be_chosen():
 
 WRONG = {
     "figure": (("table1", "quick", {"figure.kind": "pie"}), "`kind` of a figure must be one of lines, bars, got 'pie'"),
-    "none to train": (("table1", "quick", {"data.held_out": 1000}), r"`held_out` \(=1000\) must leave .* \(=1000\)"),
+    "none to train": (("table1", "quick", {"data.held_out": 500}), r"`held_out` \(=500\) must leave .* \(=500\)"),
     "item": (("table9", "quick", {}), "`item` must be one of .*table1.*, got 'table9'"),
     "preset": (("table1", "fast", {}), "`preset` must be one of quick, paper, got 'fast'"),
     "key": (("table1", "quick", {"training.foo": 1}), r"`foo` in table1.toml, \[training\] is unknown"),

@@ -57,7 +57,7 @@ def test_points_change_settings_and_the_command_line_changes_them_last():
     found = load_experiment("table1", "quick", {"points": points, "network.maps": [4, 5]})
     assert [(p.name, p.settings.training.epochs, p.settings.network.maps) for p in found.points] == [
         ("a", 7, (4, 5)),
-        ("b", 20, (4, 5)),
+        ("b", 40, (4, 5)),
     ]
 
 
