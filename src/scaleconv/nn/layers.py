@@ -9,15 +9,19 @@ from torch.nn import functional as F
 
 from ..ops.si_conv import si_conv2d
 from ..ops.signature import DEFAULT_SCALES, Padding, check_scales
+from .scales_state import ScalesState
 
 torch.fx.wrap("si_conv2d")  # a symbolic trace keeps the call whole
 
 
-class SIConv2d(nn.Conv2d):
+class SIConv2d(ScalesState, nn.Conv2d):
     """A locally scale-invariant convolution: `Conv2d` that finds its patterns at many scales.
 
     Takes the arguments of `torch.nn.Conv2d`, has its parameters, its output shape and its `state_dict`, so that weights
-    load in either direction. See `scaleconv.si_conv2d` for what is computed and what is invariant.
+    load in either direction. See `scaleconv.si_conv2d` for what is computed and what is invariant. Called with
+    `return_winner=True` it returns (output, winner).
+
+    A `state_dict` remembers the scales. Loaded into a layer with other ones, it warns.
 
     `padding_mode` works as in `Conv2d`: anything but 'zeros' extends the input before the layer sees it.
 
@@ -67,7 +71,12 @@ class SIConv2d(nn.Conv2d):
         self.scales = check_scales(scales)
         self.antialias = antialias
 
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(self, input: Tensor, return_winner: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
+        return self._conv_forward(input, self.weight, self.bias, return_winner)
+
+    def _conv_forward(  # type: ignore[override]
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, return_winner: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         padding: Padding = self.padding
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
@@ -82,6 +91,7 @@ class SIConv2d(nn.Conv2d):
             self.groups,
             scales=self.scales,
             antialias=self.antialias,
+            return_winner=return_winner,
         )
 
     def extra_repr(self) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import custom_op
-from .dispatch import is_plain, must_be_traced
+from .dispatch import is_plain, must_be_traced, refuse_jit_trace
 from .geometry import competing_order
 from .signature import DEFAULT_SCALES, Padding, Settings, Size, check_call
 from .traceable import traceable_si_conv2d
@@ -50,6 +50,20 @@ def si_conv2d(
     antialias: bool = ...,
     return_winner: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def si_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    stride: Size = ...,
+    padding: Padding = ...,
+    dilation: Size = ...,
+    groups: int = ...,
+    *,
+    scales: Iterable[float] = ...,
+    antialias: bool = ...,
+    return_winner: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...
 def si_conv2d(
     input: Tensor,
     weight: Tensor,
@@ -115,6 +129,7 @@ def si_conv2d(
     Raises:
         TypeError: an argument of the wrong type, an integer tensor, or tensors of different types.
         ValueError: an argument that breaks its rule, shapes that do not fit, or tensors on different devices.
+        RuntimeError: a call inside `torch.jit.trace`, or inside an exporter that uses it.
 
     Example:
         >>> image, weight = torch.rand(1, 3, 32, 32), torch.rand(8, 3, 5, 5)
@@ -124,6 +139,7 @@ def si_conv2d(
         >>> winner.dtype, bool((output >= torch.nn.functional.conv2d(image, weight)).all())
         (torch.uint8, True)
     """
+    refuse_jit_trace()
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
     scales = tuple(scales) if isinstance(scales, Iterator) else scales  # which can be read but once
