@@ -72,6 +72,16 @@ def test_padding_mode_extends_the_input_as_conv2d_does(mode):
     assert torch.equal(layer(IMAGES), si_conv2d(extended, layer.weight, layer.bias, scales=(1, 2)))
 
 
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_the_winner_comes_on_request(mode):
+    layer = SIConv2d(4, 6, 3, padding=1, padding_mode=mode, scales=(0.7, 1, 1.5))
+    output, winner = layer(IMAGES, return_winner=True)
+    assert torch.equal(output, layer(IMAGES))
+    images, padding = (IMAGES, 1) if mode == "zeros" else (nn.functional.pad(IMAGES, (1, 1, 1, 1), mode=mode), 0)
+    call = {"padding": padding, "scales": layer.scales, "return_winner": True}
+    assert torch.equal(winner, si_conv2d(images, layer.weight, layer.bias, **call)[1])
+
+
 def test_forward_assigns_nothing():
     layer = SIConv2d(4, 6, 3)
     before = dict(vars(layer))

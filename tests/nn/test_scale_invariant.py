@@ -7,15 +7,15 @@ import re
 
 import numpy as np
 import pytest
-import reference
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from loops import aligned_by_loops, calls, random, tensors_of
-from tolerance import assert_close
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from helpers import reference
+from helpers.loops import aligned_by_loops, calls, random, tensors_of
+from helpers.tolerance import assert_close
 from scaleconv import DEFAULT_SCALES, ScaleInvariant, SIConv2d, si_conv2d
 from scaleconv.nn.scale_invariant import find_grid
 

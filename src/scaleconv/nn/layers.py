@@ -11,6 +11,7 @@ from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
 from ..ops.signature import DEFAULT_SCALES, Padding, check_reading, check_scales, check_transforms
 from ..ops.ti_conv import ti_conv2d
 from ..ops.transforms import Transform, scaling
+from .scales_state import ScalesState
 
 for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole
@@ -19,14 +20,19 @@ for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
 class _Convolution(nn.modules.conv._ConvNd):
     """A convolution of `torch.nn` whose call, once the input is padded, is that of `_convolve`."""
 
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(self, input: Tensor, return_winner: bool = False) -> Any:
+        """The output, or (output, winner) as the function of the layer returns it."""
+        return self._conv_forward(input, self.weight, self.bias, return_winner)
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None, return_winner: bool = False) -> Any:
         padding: Padding = self.padding
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0
-        return self._convolve(input, weight, bias, padding)
+        call = (input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return self._convolve(*call, return_winner=return_winner)
 
-    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
+    def _convolve(self, *call: Any, **options: Any) -> Any:
         raise NotImplementedError
 
 
@@ -89,19 +95,9 @@ class TIConv2d(_Convolution, nn.Conv2d):
         self.interpolation = interpolation
         self.border = border
 
-    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
-        return ti_conv2d(
-            input,
-            weight,
-            bias,
-            self.stride,
-            padding,
-            self.dilation,
-            self.groups,
-            transforms=self.transforms,
-            interpolation=self.interpolation,
-            border=self.border,
-        )
+    def _convolve(self, *call: Any, **options: Any) -> Any:
+        options |= {"interpolation": self.interpolation, "border": self.border}
+        return ti_conv2d(*call, transforms=self.transforms, **options)
 
     def extra_repr(self) -> str:
         others = (("interpolation", self.interpolation, "bilinear"), ("border", self.border, "zeros"))
@@ -109,11 +105,14 @@ class TIConv2d(_Convolution, nn.Conv2d):
         return f"{super().extra_repr()}, transforms={len(self.transforms)}{named}"
 
 
-class SIConv2d(TIConv2d):
+class SIConv2d(ScalesState, TIConv2d):
     """A locally scale-invariant convolution: `Conv2d` that finds its patterns at many scales.
 
     Takes the arguments of `torch.nn.Conv2d`, has its parameters, its output shape and its `state_dict`, so that weights
-    load in either direction. See `scaleconv.si_conv2d` for what is computed and what is invariant.
+    load in either direction. See `scaleconv.si_conv2d` for what is computed and what is invariant. Called with
+    `return_winner=True` it returns (output, winner).
+
+    A `state_dict` remembers the scales. Loaded into a layer with other ones, it warns.
 
     `padding_mode` works as in `Conv2d`: anything but 'zeros' extends the input before the layer sees it.
 
@@ -172,24 +171,14 @@ class SIConv2d(TIConv2d):
         """The scales as transforms."""
         return tuple(scaling(scale) for scale in self.scales)
 
-    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
-        return si_conv2d(
-            input,
-            weight,
-            bias,
-            self.stride,
-            padding,
-            self.dilation,
-            self.groups,
-            scales=self.scales,
-            antialias=self.antialias,
-        )
+    def _convolve(self, *call: Any, **options: Any) -> Any:
+        return si_conv2d(*call, scales=self.scales, antialias=self.antialias, **options)
 
     def extra_repr(self) -> str:
         return f"{nn.Conv2d.extra_repr(self)}, {_named(self.scales, self.antialias)}"
 
 
-class SIConv1d(_Convolution, nn.Conv1d):
+class SIConv1d(ScalesState, _Convolution, nn.Conv1d):
     """`SIConv2d` for signals: `Conv1d` that finds its patterns at many scales. See `scaleconv.si_conv1d`.
 
     Args:
@@ -207,15 +196,14 @@ class SIConv1d(_Convolution, nn.Conv1d):
         super().__init__(*args, **kwargs)
         self.scales, self.antialias = check_scales(scales), antialias
 
-    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
-        call = (self.stride, padding, self.dilation, self.groups)
-        return si_conv1d(input, weight, bias, *call, scales=self.scales, antialias=self.antialias)
+    def _convolve(self, *call: Any, **options: Any) -> Any:
+        return si_conv1d(*call, scales=self.scales, antialias=self.antialias, **options)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"
 
 
-class SIConv3d(_Convolution, nn.Conv3d):
+class SIConv3d(ScalesState, _Convolution, nn.Conv3d):
     """`SIConv2d` for volumes: `Conv3d` that finds its patterns at many scales. See `scaleconv.si_conv3d`.
 
     Args:
@@ -233,9 +221,8 @@ class SIConv3d(_Convolution, nn.Conv3d):
         super().__init__(*args, **kwargs)
         self.scales, self.antialias = check_scales(scales), antialias
 
-    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Padding) -> Tensor:
-        call = (self.stride, padding, self.dilation, self.groups)
-        return si_conv3d(input, weight, bias, *call, scales=self.scales, antialias=self.antialias)
+    def _convolve(self, *call: Any, **options: Any) -> Any:
+        return si_conv3d(*call, scales=self.scales, antialias=self.antialias, **options)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"

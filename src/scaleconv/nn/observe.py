@@ -7,10 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..ops.si_conv import si_conv2d
-from .convert import check_module, plain_class
+from .convert import check_module
 from .layers import SIConv2d
-from .rerouted import Reroute
 
 
 def find_layers(model: nn.Module) -> dict[str, SIConv2d]:
@@ -85,17 +83,5 @@ def winner_of(layer: SIConv2d, input: Tensor) -> Tensor:
         >>> winner_of(layer, torch.rand(2, 1, 9, 9)).shape
         torch.Size([2, 4, 7, 7])
     """
-    found: list[Tensor] = []
-
-    def convolution(*args: Any, **kwargs: Any) -> Tensor:
-        output, winner = si_conv2d(*args, **kwargs, scales=layer.scales, antialias=layer.antialias, return_winner=True)
-        found.append(winner)
-        return output
-
-    plain = plain_class(layer)
-    with Reroute(convolution):
-        if plain is nn.Conv2d:
-            nn.Conv2d._conv_forward(layer, input, layer.weight, layer.bias)
-        else:
-            plain.forward(layer, input)
-    return found[0]
+    found: tuple[Tensor, Tensor] = type(layer).forward(layer, input, return_winner=True)  # without the hooks of a call
+    return found[1]

@@ -38,14 +38,18 @@ class _Rerouted:
     scales: tuple[float, ...]
     antialias: bool
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, return_winner: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        winners: list[Tensor] = []
+
         def convolution(*args: Any, **kwargs: Any) -> Tensor:
-            rerouted: Tensor = si_conv2d(*args, **kwargs, scales=self.scales, antialias=self.antialias)
-            return rerouted
+            kwargs |= {"scales": self.scales, "antialias": self.antialias}
+            found: tuple[Tensor, Tensor] = si_conv2d(*args, **kwargs, return_winner=True)
+            winners.append(found[1])
+            return found[0]
 
         with Reroute(convolution):
             output: Tensor = self.plain_type.forward(self, input)  # type: ignore[arg-type]
-        return output
+        return (output, winners[0]) if return_winner else output
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _blank, (self.plain_type,), self.__getstate__()  # which a parametrized layer refuses

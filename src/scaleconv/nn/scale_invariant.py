@@ -16,14 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
 from ..ops.signature import DEFAULT_SCALES, check_scales
+from .scales_state import ScalesState
 
 Pair = tuple[float, float]
 
 
-class ScaleInvariant(nn.Module):
+class ScaleInvariant(ScalesState):
     """A module that meets its input at many scales, with one set of weights: globally or locally scale-invariant.
 
     The input is rescaled by every s of `scales`, the same module f answers to each level, the answers are brought back
@@ -123,6 +125,7 @@ class ScaleInvariant(nn.Module):
         Returns:
             The output, or (output, winner) with winner a uint8 tensor of the output's shape.
         """
+        refuse_jit_trace()
         _check_images(x)
         order = _kept(self.scales, self.keep)
         if len(order) == 1:

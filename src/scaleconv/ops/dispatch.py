@@ -38,6 +38,15 @@ def must_be_traced(images: Tensor, weight: Tensor, bias: Tensor | None, settings
     return any(is_gradtrackingtensor(tensor) or _is_dual(tensor) for tensor in tensors)
 
 
+def refuse_jit_trace() -> None:
+    """Say what to use instead of `torch.jit.trace`, which would keep the sizes of its example as constants."""
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        raise RuntimeError(
+            "torch.jit.trace and torch.onnx.export(dynamo=False) cannot take a scale-invariant layer; "
+            "use torch.export.export, torch.onnx.export(dynamo=True) or torch.compile"
+        )
+
+
 def is_plain(*tensors: Tensor | None) -> bool:
     """Whether nothing traces or transforms these tensors, so that no dispatcher has to see the call."""
     return (

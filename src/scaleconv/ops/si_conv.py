@@ -105,6 +105,7 @@ def si_conv2d(
     Raises:
         TypeError: an argument of the wrong type, an integer tensor, or tensors of different types.
         ValueError: an argument that breaks its rule, shapes that do not fit, or tensors on different devices.
+        RuntimeError: a call inside `torch.jit.trace`, or inside an exporter that uses it.
 
     Example:
         >>> import torch

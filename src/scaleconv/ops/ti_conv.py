@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import custom_op
-from .dispatch import is_plain, must_be_traced
+from .dispatch import is_plain, must_be_traced, refuse_jit_trace
 from .geometry import competing_order
 from .signature import Padding, Settings, Size, check_ti_call
 from .traceable import traceable_conv
@@ -118,6 +118,7 @@ def ti_conv2d(
     Raises:
         TypeError: an argument of the wrong type, an integer tensor, or tensors of different types.
         ValueError: an argument that breaks its rule, shapes that do not fit, or tensors on different devices.
+        RuntimeError: a call inside `torch.jit.trace`, or inside an exporter that uses it.
 
     Example:
         >>> from scaleconv import rotation
@@ -143,6 +144,7 @@ def evaluate(
     axes: int = 2,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Check a call on images with so many axes, by the function given, and evaluate it."""
+    refuse_jit_trace()
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
     settings = _settings(check, (input.shape, weight.shape, *arguments))
