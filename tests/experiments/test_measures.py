@@ -17,6 +17,7 @@ TINY = {
     "training.epochs": 1,
     "training.batch": 50,
     "data.train": 100,
+    "data.sets": 4,
     "measure.digits": 60,
     "folds": [0, 1],
 }
