@@ -362,12 +362,13 @@ def test_many_sizes_are_compiled_at_most_twice(make, size):
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("make", [trunk, classifier])
 @pytest.mark.parametrize("size", ["own", "input"])
-def test_it_is_exported_with_any_batch(make, size, strict):
-    layer = ScaleInvariant(make(), SCALES, size=size, pool="logsumexp")
-    shapes = {"x": {0: torch.export.Dim("batch")}, "return_winner": None}
+def test_it_is_exported_with_any_batch_height_and_width(make, size, strict):
+    layer = ScaleInvariant(make(), (0.6, 1), size=size, pool="logsumexp")
+    names = [torch.export.Dim("batch"), torch.export.Dim("height", min=24), torch.export.Dim("width", min=24)]
+    shapes = {"x": {0: names[0], 2: names[1], 3: names[2]}, "return_winner": None}
     program = torch.export.export(layer, (random(2, 2, 31, 30), True), dynamic_shapes=shapes, strict=strict).module()
-    for batch in (1, 2, 5):
-        images = random(batch, 2, 31, 30, seed=batch)
+    for number, (batch, height, width) in enumerate([(1, 31, 30), (5, 31, 30), (3, 24, 47)]):
+        images = random(batch, 2, height, width, seed=number)
         actual, expected = program(images, True), layer(images, True)
         assert_close(actual[0], expected[0])
         assert torch.equal(actual[1], expected[1])

@@ -17,6 +17,7 @@ SCALES = (0.6, 1.0, 1.7)
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 SIZES = [(2, 9, 8), (3, 9, 8), (3, 12, 8), (5, 12, 11), (7, 10, 13), (2, 16, 9)]
 SIZES += [(4, 7, 7), (4, 20, 6), (6, 6, 20), (9, 8, 9), (2, 15, 15), (3, 11, 10)]
+SIZES += [(8, 10, 10), (2, 33, 7), (3, 9, 40), (5, 14, 14), (6, 21, 12), (7, 13, 28), (2, 32, 32), (4, 17, 18)]
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def test_compiled_code_follows_new_values_of_every_argument(name, values):
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("channels", [4, 16])
-def test_twelve_sizes_are_compiled_at_most_twice(channels, training):
+def test_twenty_sizes_are_compiled_at_most_twice(channels, training):
     layer, counter = SIConv2d(channels, 3, 3, scales=SCALES), CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
     for number, (batch, height, width) in enumerate(SIZES):
@@ -86,6 +87,7 @@ def test_twelve_sizes_are_compiled_at_most_twice(channels, training):
             grads = [torch.autograd.grad(f.square().sum(), [layer.weight, layer.bias]) for f in (actual, expected)]
             for got, true in zip(*grads, strict=True):
                 assert_close(got, true)
+    assert len(set(SIZES)) == 20
     assert counter.frame_count <= 2
 
 
