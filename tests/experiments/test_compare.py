@@ -9,7 +9,6 @@ import pytest
 from helpers.command import refused
 from helpers.folders import write_classes, write_image
 from scaleconv.experiments import FitSettings, NetworkSpec, Record, Series, load, page, read_records, training
-from scaleconv.experiments.classifier import has_pyramid
 from scaleconv.experiments.compare import COMPARED, compared_names, make_methods
 from scaleconv.experiments.evaluate import BY_SCALE, BY_SIZE
 
@@ -151,9 +150,8 @@ def test_compare_writes_a_page_and_goes_on_where_it_was(run, images, tmp_path, c
     code, _, errors = compared
     assert (code, errors) == (0, "")
     folder = tmp_path / "results" / "compare"
-    methods = [method for method in COMPARED if method != "pyramid" or has_pyramid()]
     assert {path.name for path in folder.glob("*.json")} == {
-        f"{method}-fold0-seed{seed}.json" for method in methods for seed in (0, 1)
+        f"{method}-fold0-seed{seed}.json" for method in COMPARED for seed in (0, 1)
     }
     text = (folder / "page.md").read_text()
     assert text.startswith("# photos: which network to take\n\nTake **")
@@ -175,10 +173,7 @@ def test_the_same_records_give_the_same_figure(run, images, tmp_path, compared):
     assert {kind: (folder / f"accuracy.{kind}").read_bytes() for kind in ("png", "svg")} == before
 
 
-def test_the_pyramid_is_trained_or_refused_where_there_is_none(run, images):
-    if not has_pyramid():
-        refused(run("train", "--data", images, *TINY, "--variant", "pyramid"), "`variant` pyramid", "ScaleInvariant")
-        return
+def test_the_pyramid_is_trained_beside_the_plain_network(run, images):
     code, output, _ = run("train", "--data", images, *TINY, "--variant", "plain,pyramid")
     assert (code, "pyramid, seed 0:" in output) == (0, True)
 

@@ -24,7 +24,7 @@ from scaleconv import SIConv2d, macs
 from scaleconv.data import load_folder, loading
 from scaleconv.experiments import FitSettings, NetworkSpec, evaluate, fit, load, read_records, training
 from scaleconv.experiments import fit as _fit_function
-from scaleconv.experiments.classifier import Classifier, has_pyramid
+from scaleconv.experiments.classifier import Classifier
 from scaleconv.experiments.records import to_columns
 
 fit_module = sys.modules[_fit_function.__module__]
@@ -198,8 +198,6 @@ def test_a_checkpoint_of_other_images_is_refused(data, tmp_path, steps):
 
 @pytest.mark.parametrize("variant", ["plain", "converted", "pyramid"])
 def test_the_weights_load_again_by_one_line(data, tmp_path, variant):
-    if variant == "pyramid" and not has_pyramid():
-        pytest.skip("needs scaleconv.ScaleInvariant")
     spec = NetworkSpec("convnet", variant, scales=(0.7, 1, 1.4))
     fitted = fit(spec, data, FitSettings(epochs=1, batch=16), tmp_path, device="cpu")
     loaded = load(fitted.weights)

@@ -8,13 +8,13 @@ import textwrap
 
 import pytest
 import torch
+from loops import random
+from tolerance import assert_close
 from torch import nn
 from torch.export import Dim
 from torch.utils.checkpoint import checkpoint
 
-from loops import random
 from scaleconv import ScaleInvariant, SIConv2d
-from tolerance import assert_close
 
 SCALES = (0.6, 1, 1.7)
 

@@ -7,10 +7,8 @@ now and not in the third hour of training. What cannot be used is left out and n
 """
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-MOST_PIXELS = 2**26  # 67 megapixels, 200 MB once decoded
-GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")
+from .folders import FORMATS, GREY_MODES, MOST_PIXELS, SUFFIXES, Skipped, import_pillow, quiet_pillow
+
 MASK_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # of P, the numbers and not the colours
 DEEP_WHITE = 65535  # of 16-bit grey
 IGNORE = 255  # in a mask: a pixel without a label
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A file that is left out, and why."""
-
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.reason}"
 
 
 class MaskedImages(Dataset[tuple[Tensor, Tensor]]):
@@ -50,7 +35,7 @@ class MaskedImages(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(
-        self, pairs: tuple[tuple[Path, Path], ...], classes: int, channels: int, left_out: tuple[LeftOut, ...]
+        self, pairs: tuple[tuple[Path, Path], ...], classes: int, channels: int, left_out: tuple[Skipped, ...]
     ) -> None:
         self.pairs, self.classes, self.channels, self.left_out = pairs, classes, channels, left_out
 
@@ -94,21 +79,21 @@ def read_masked_images(root: str | os.PathLike[str], *, classes: int | None = No
     if classes is not None and not 2 <= classes <= IGNORE:
         raise ValueError(f"`classes` must lie between 2 and {IGNORE}, got {classes}")
     folder = Path(root)
-    left_out: list[LeftOut] = []
+    left_out: list[Skipped] = []
     images, masks = (_by_stem(folder / part, folder, left_out) for part in ("images", "masks"))
     for part, own, others in (("mask", images, masks), ("image", masks, images)):
-        left_out += [LeftOut(_name(path, folder), f"has no {part}") for stem, path in own.items() if stem not in others]
+        left_out += [Skipped(_name(path, folder), f"has no {part}") for stem, path in own.items() if stem not in others]
     pairs, largest = [], {}
     for stem in sorted(images.keys() & masks.keys()):
         try:
             image, mask = read_image(images[stem], channels), read_mask(masks[stem])
         except (OSError, ValueError) as error:
             reason = str(error).partition("(")[2].rstrip(")") or str(error)
-            left_out.append(LeftOut(_name(images[stem], folder), f"cannot be used with its mask ({reason})"))
+            left_out.append(Skipped(_name(images[stem], folder), f"cannot be used with its mask ({reason})"))
             continue
         if image.shape[1:] != mask.shape:
             sizes = ["×".join(map(str, size)) for size in (mask.shape, image.shape[1:])]
-            left_out.append(LeftOut(_name(masks[stem], folder), f"is {sizes[0]}, its image {sizes[1]}"))
+            left_out.append(Skipped(_name(masks[stem], folder), f"is {sizes[0]}, its image {sizes[1]}"))
             continue
         pairs.append((images[stem], masks[stem]))
         largest[masks[stem]] = int(mask.where(mask != IGNORE, 0).max())
@@ -163,23 +148,20 @@ def read_mask(path: str | os.PathLike[str]) -> Tensor:
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     """A decoded image, upright. Pillow's warnings are not passed on: what matters is told by exceptions."""
+    pillow = import_pillow()
+    from PIL import ImageOps, UnidentifiedImageError
+
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
-    except ImportError:
-        raise ImportError("reading images needs Pillow: pip install 'scaleconv[experiments]'") from None
-    try:
-        with warnings.catch_warnings(), Path(path).open("rb") as file:
-            warnings.simplefilter("ignore")
-            with Image.open(file, formats=FORMATS) as image:
-                width, height = image.size
-                if width * height > MOST_PIXELS:
-                    raise ValueError(f"it is {width}×{height}, of more than {MOST_PIXELS // 10**6} megapixels")
-                upright = ImageOps.exif_transpose(image)
-                upright.load()
+        with quiet_pillow(), Path(path).open("rb") as file, pillow.open(file, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise ValueError(f"it is {width}×{height}, of more than {MOST_PIXELS // 10**6} megapixels")
+            upright = ImageOps.exif_transpose(image)
+            upright.load()
         yield upright
     except UnidentifiedImageError:
         raise ValueError(f"cannot read the image {path} (it is no {', '.join(FORMATS)})") from None
-    except Image.DecompressionBombError:
+    except pillow.DecompressionBombError:
         raise ValueError(f"cannot read the image {path} (more than {MOST_PIXELS // 10**6} megapixels)") from None
     except (ValueError, SyntaxError, EOFError) as error:
         if str(error).startswith("cannot read"):
@@ -191,7 +173,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise type(error)(f"cannot read the image {path} ({error.strerror})") from None
 
 
-def _by_stem(folder: Path, root: Path, left_out: list[LeftOut]) -> dict[str, Path]:
+def _by_stem(folder: Path, root: Path, left_out: list[Skipped]) -> dict[str, Path]:
     """The images of a folder by name without the ending."""
     try:
         files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -202,9 +184,9 @@ def _by_stem(folder: Path, root: Path, left_out: list[LeftOut]) -> dict[str, Pat
         if path.suffix.lower() in SUFFIXES:
             found.setdefault(path.stem, []).append(path)
         else:
-            left_out.append(LeftOut(_name(path, root), f"does not end in {', '.join(SUFFIXES)}"))
+            left_out.append(Skipped(_name(path, root), f"does not end in {', '.join(SUFFIXES)}"))
     for same in (paths for paths in found.values() if len(paths) > 1):
-        left_out += [LeftOut(_name(path, root), f"shares its name with {same[0].name}") for path in same[1:]]
+        left_out += [Skipped(_name(path, root), f"shares its name with {same[0].name}") for path in same[1:]]
     return {stem: paths[0] for stem, paths in found.items()}
 
 

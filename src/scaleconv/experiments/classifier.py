@@ -4,7 +4,6 @@ A `Classifier` takes images in [0, 1] and subtracts the mean of its training ima
 loaded from its file needs nothing else.
 """
 
-import fnmatch
 import importlib
 import os
 from collections.abc import Callable
@@ -15,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import nn as layers
 from ..data.folders import Size
 from ..models.convnet import ConvNet, Shape
 from ..models.resnet import make_resnet18
-from ..nn import convert
+from ..nn import ScaleInvariant, convert
 from ..ops.signature import DEFAULT_SCALES, check_scales
 from .checkpoint import check_shapes, load_checkpoint
 from .config import build
@@ -72,9 +70,9 @@ class NetworkSpec:
         """
         network = self._plain(channels, size, classes)
         if self.variant == "converted":
-            return convert(network, scales=self.scales, where=self._chosen)
+            return convert(network, scales=self.scales, include=self.layers or "*")
         if self.variant == "pyramid":
-            return pyramid_class()(network, scales=self.scales, size="input")
+            return ScaleInvariant(network, scales=self.scales, size="input")
         return network
 
     def _plain(self, channels: int, size: Size | None, classes: int) -> nn.Module:
@@ -89,23 +87,6 @@ class NetworkSpec:
         if not isinstance(network, nn.Module):
             raise ValueError(f"`model` {self.name} must return a torch.nn.Module, got {type(network).__name__}")
         return network
-
-    def _chosen(self, name: str, conv: nn.Conv2d) -> bool:
-        if not self.layers:
-            return max(conv.kernel_size) > 1
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.layers)
-
-
-def has_pyramid() -> bool:
-    return hasattr(layers, "ScaleInvariant")
-
-
-def pyramid_class() -> Callable[..., nn.Module]:
-    """`ScaleInvariant`, where this version has it."""
-    if not has_pyramid():
-        raise ValueError("`variant` pyramid must be left out: this version has no ScaleInvariant")
-    found: Callable[..., nn.Module] = layers.ScaleInvariant
-    return found
 
 
 def _factory(name: str) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..data.loading import ImageData, load_folder
 from ..ops.signature import DEFAULT_SCALES
 from ..table import terminal_width, wrapped
-from .classifier import VARIANTS, NetworkSpec, has_pyramid, pyramid_class
+from .classifier import VARIANTS, NetworkSpec
 from .fit import finished_record, fit
 from .items import check_name
 from .page import (
@@ -52,8 +52,6 @@ def make_methods(spec: NetworkSpec, settings: FitSettings, names: Iterable[str])
         variant, _, suffix = name.partition("-")
         if name not in TITLES:
             raise ValueError(f"`variant` must be some of {', '.join(VARIANTS)}, got {name!r}")
-        if variant == "pyramid":
-            pyramid_class()  # which this version may lack
         augment = (*settings.augment, "scale") if suffix and "scale" not in settings.augment else settings.augment
         methods.append(Method(replace(spec, variant=variant), replace(settings, augment=augment)))
     return methods
@@ -67,7 +65,7 @@ def compared_names(settings: FitSettings) -> list[str]:
     """
     if "scale" in settings.augment:
         raise ValueError("`augment` must not hold scale, got scale: with and without it is what is compared")
-    return [name for name in COMPARED if name != "pyramid" or has_pyramid()]
+    return list(COMPARED)
 
 
 def run_methods(
@@ -159,8 +157,6 @@ def run_folder(request: FolderRequest, variants: Sequence[str] | None, seeds: Se
     device = choose_device(request.device)
     data = request.load(spec)
     yield data.folder.summary()
-    if variants is None and "pyramid" not in names:
-        yield "pyramid is left out: this version has no ScaleInvariant"
     started, records = time.perf_counter(), []
     for record in run_methods(
         methods, data, folder, seeds, device=device, workers=request.workers, tensorboard=request.tensorboard
