@@ -242,7 +242,7 @@ def test_only_the_layers_that_match_are_converted():
 
     assert converted() == ["stages.conv1", "stages.conv2"]
     assert converted("*.conv2") == ["stages.conv2"]
-    with pytest.raises(ValueError, match="must hold a Conv2d"):
+    with pytest.raises(ValueError, match="`include` must match the name of a Conv2d"):
         converted("nothing")
 
 
