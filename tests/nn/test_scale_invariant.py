@@ -131,7 +131,9 @@ def test_a_module_of_one_size_needs_no_grid_for_vectors():
 # A blob in an image, through a module of Gaussian filters, has a closed form.
 
 BLUR, DEEPER_BLUR, BLOB = 1.5, 1.0, 8.0
-ALIGNED_TO = 0.015  # of the height of the blob
+# Of the height of the blob. Linear reading at a spacing of d is off by d²/8 times the curvature at most: for the
+# smallest blob, 2·(1/8)/6.4² when the level is sampled and 2·((2/1.26)²/8)·0.91/45 when it is aligned.
+ALIGNED_TO = 0.02
 
 
 def gaussian(sigma, taps):
@@ -194,7 +196,8 @@ def test_another_grid_would_not_be_aligned(wrong):
         output = ScaleInvariant(blurring_module(), (1, 2), pool="mean", **given_grid)(images)
         expected = sum(closed_form(output.shape[2:], (27.3, 33.1), BLOB, scale) for scale in (1, 2)) / 2
         errors.append((output - expected).abs().max())
-    assert errors[0] < ALIGNED_TO < 2 * ALIGNED_TO < errors[1]
+    assert errors[0] < ALIGNED_TO < errors[1]
+    assert 4 * errors[0] < errors[1]
 
 
 @pytest.mark.parametrize("pool", POOLS)
