@@ -129,10 +129,14 @@ def show(
 ) -> None:
     """Show an experiment from its records, without running anything."""
     from scaleconv.experiments import check_name, load_item, read_records
+    from scaleconv.experiments.page import describe, is_of_images
     from scaleconv.experiments.report import check_item, find_folder, print_json, print_tables
 
-    loaded = load_item(item or check_name(name).partition("-")[0])
     folder = find_folder(results, check_name(name))
+    if folder is not None and is_of_images(records := read_records(folder)):
+        typer.echo(describe(records, as_json=as_json))
+        return
+    loaded = load_item(item or name.partition("-")[0])
     if folder is None:
         raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {loaded.item}` first")
     if folder.name != name:
@@ -195,7 +199,10 @@ def train(
     results: Results = Path("results"),
     device: Device = "auto",
 ) -> None:
-    """Train a method of the paper on one fold, or networks on a folder of images; records and weights are kept."""
+    """Train a method of the paper, or networks on a folder of images.
+
+    Records and weights are kept.
+    """
     from scaleconv.experiments import check_name, load_experiment, plan_runs
     from scaleconv.experiments.run import run_on_terminal
 
@@ -236,7 +243,10 @@ def compare(
     results: Results = Path("results"),
     device: Device = "auto",
 ) -> None:
-    """Train plain, converted and pyramid networks on a folder of images, and say which one to take."""
+    """Train several networks on your images, and say which to take.
+
+    They are the plain network, the converted one, both with rescaled training images, and the pyramid.
+    """
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
     _run_folder(locals(), None, list(range(seeds)))
@@ -249,7 +259,10 @@ def explain(
     out: Annotated[Path, typer.Option(help="Picture to write, ending in .png or .svg.")] = Path("explanation.png"),
     data_dir: DataDir = None,
 ) -> None:
-    """Draw what a network saw in an image: its prediction, and for each layer which scale won, and by what response."""
+    """Draw what a network saw in an image.
+
+    That is its prediction, and for each layer which scale won, and by what response.
+    """
     from scaleconv.data import read_image
     from scaleconv.experiments.explanation import describe, draw_explanation, explain_image, load_network
     from scaleconv.experiments.train import DigitStore
@@ -385,7 +398,10 @@ def export(
     size: Size = 28,
     seed: Seed = 0,
 ) -> None:
-    """Write digits as PNGs in a folder for each class, as `train --data` and `compare --data` read them."""
+    """Write digits as PNGs, in a folder for each class.
+
+    `train --data` and `compare --data` read such a folder.
+    """
     from scaleconv.data import load_digits, make_set, parse_scales, write_folder
 
     distribution = parse_scales(scales)

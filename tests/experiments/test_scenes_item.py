@@ -1,14 +1,12 @@
 """The item `scenes`: what its runs see, what is measured, and what is made of the records."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from helpers.records import record
 from scaleconv.data import BACKGROUND, Fixed, Uniform, embedded_digits, make_scenes, scalar_mean
-from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment
+from scaleconv.experiments import load_experiment, plan_runs, run_experiment
 from scaleconv.experiments.measures import measure
 from scaleconv.experiments.panels import make_panels
 from scaleconv.experiments.report import footnotes
@@ -107,7 +105,7 @@ def test_every_point_is_a_panel_with_both_networks():
         )
     ]
     panels = make_panels(load_experiment("scenes"), found)
-    assert [panel.title for panel in panels] == ["near", "range"]
+    assert [panel.title for panel in panels] == ["trained at 0.9 – 1.1", "trained at 0.4 – 2.2"]
     values = [[(line.title, line.at(1.0).mean) for line in panel.lines] for panel in panels]
     assert values == [[("FCN", 40), ("SI-FCN", 30)], [("FCN", 20), ("SI-FCN", 10)]]
 
@@ -135,15 +133,3 @@ def test_the_notes_say_what_a_step_costs(records):
 def test_networks_must_fit_the_labels(changes, words):
     with pytest.raises(ValueError, match=words):
         load_experiment("scenes", "quick", changes)
-
-
-def test_the_records_in_the_repository_are_of_the_quick_preset():
-    folder = Path(__file__).parents[2] / "results" / "scenes-quick"
-    experiment = load_experiment("scenes", "quick")
-    settings = {point.name: point.settings for point in experiment.points}
-    found = read_records(folder)
-    assert {(each.model, each.point) for each in found} == {
-        (model, point) for model in experiment.models for point in settings
-    }
-    for each in found:
-        assert each.config == settings[each.point].as_dict(each.model)

@@ -8,12 +8,12 @@ import textwrap
 
 import pytest
 import torch
-from loops import random
-from tolerance import assert_close
 from torch import nn
 from torch.export import Dim
 from torch.utils.checkpoint import checkpoint
 
+from helpers.loops import random
+from helpers.tolerance import assert_close
 from scaleconv import ScaleInvariant, SIConv2d
 
 SCALES = (0.6, 1, 1.7)

@@ -11,21 +11,10 @@ from pathlib import Path
 
 from ..data.loading import ImageData, load_folder
 from ..ops.signature import DEFAULT_SCALES
-from ..table import terminal_width, wrapped
 from .classifier import VARIANTS, NetworkSpec
 from .fit import finished_record, fit
 from .items import check_name
-from .page import (
-    TITLES,
-    accuracy_tables,
-    cost_table,
-    difference_table,
-    mean_accuracy,
-    recipe,
-    title,
-    verdict,
-    write_page,
-)
+from .page import TITLES, describe, mean_accuracy, recipe, title, write_page
 from .records import Record
 from .sgd import choose_device
 from .training import FitSettings
@@ -163,11 +152,8 @@ def run_folder(request: FolderRequest, variants: Sequence[str] | None, seeds: Se
     ):
         records.append(record)
         yield f"{title(record.model)}, seed {record.seed}: {mean_accuracy(record):.1f} % over all scales"
-    written, width = write_page(records, data, folder), terminal_width()
-    for table in (*accuracy_tables(records), difference_table(records), cost_table(records)):
-        if table:
-            yield f"\n{table.text(width)}"
-    yield f"\n{wrapped(verdict(records).replace('**', ''), width)}"
+    written = write_page(records, data, folder)
+    yield f"\n{describe(records)}"
     yield f"\n{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, written))}"
     yield from (recipe(record, folder) for record in records)
 

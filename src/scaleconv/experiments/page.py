@@ -4,13 +4,15 @@ Accuracy at every scale with its spread, differences to the plain network with t
 that says which one to take, with the rule behind it.
 """
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
 from ..data.loading import ImageData
 from ..metrics import Interval, interval, summarise
-from ..table import Table
+from ..table import Table, terminal_width, wrapped
 from .evaluate import BY_SCALE, BY_SIZE
 from .figures import FORMATS, draw_panels
 from .panels import Line, Panel, of_model, series_values
@@ -137,6 +139,22 @@ def verdict(records: Sequence[Record]) -> str:
         times = seconds[chosen] / seconds[BASELINE]
         text += f" Against {BASELINE} it gains {_bounds(gain)}, for {times:.1f} times its training time."
     return text
+
+
+def is_of_images(records: Sequence[Record]) -> bool:
+    """Whether records are those of networks trained on a folder of images, not of an item of the paper."""
+    return bool(records) and "fingerprint" in records[0].config.get("data", {})
+
+
+def describe(records: Sequence[Record], *, as_json: bool = False) -> str:
+    """The tables and the verdict as text; or, as JSON, mean, std and n of the test error of each method."""
+    if as_json:
+        errors = {model: [record.error for record in records if record.model == model] for model in _models(records)}
+        return json.dumps({model: asdict(summarise(values)) for model, values in errors.items()}, indent=1)
+    width = terminal_width()
+    tables = (*accuracy_tables(records), difference_table(records), cost_table(records))
+    shown = [f"{table.text(width)}\n" for table in tables if table]
+    return "\n".join([*shown, wrapped(verdict(records).replace("**", ""), width)])
 
 
 def write_page(records: Sequence[Record], data: ImageData, folder: Path) -> list[Path]:
