@@ -19,8 +19,8 @@ from .observe import check_count, check_images, evaluating, find_layers
 
 PIXELS = (0, 2, 3)  # all dimensions but the channels
 LEAST = 1e-10  # a smaller variance is none
-DEAD = 0.01  # a channel of a smaller variance, relative to the mean of its layer, counts less in the regression
-RATE = 0.03  # of a step, relative to the root mean square of the parameter
+DEAD = 0.01  # relative to the mean square of its layer; a channel that varies less counts less in the regression
+RATE = 0.06  # of a step, relative to the root mean square of the parameter
 MEASURED = 4  # batches for the statistics
 
 
@@ -42,7 +42,7 @@ def calibrate(
     images: Tensor,
     *,
     reference: nn.Module | None = None,
-    steps: int = 100,
+    steps: int = 300,
     batch: int = 32,
     inplace: bool = False,
 ) -> Network:
@@ -152,9 +152,8 @@ def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch
         error = call.output - call.plain_output
         if isinstance(layer, SIConv2d) and layer.bias is None:  # what follows sees to the mean
             error = error - error.mean(dims, keepdim=True)
-        variance = call.plain_output.var(dims)
-        floor = DEAD * variance.mean() + LEAST
-        losses.append((error.square().mean(dims) / variance.clamp(min=floor)).mean())
+        least = DEAD * call.plain_output.square().mean() + LEAST
+        losses.append((error.square().mean(dims) / call.plain_output.var(dims).clamp(min=least)).mean())
 
     layers = [name for name, module in network.named_modules() if isinstance(module, SIConv2d | _BatchNorm)]
     drawn = torch.Generator().manual_seed(0)
