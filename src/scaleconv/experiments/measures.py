@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from ..data import make_scaled
 from ..metrics import equivariance_error, invariance_scores, top_mean
 from ..nn import SIConv2d
-from ..ops import si_conv2d
+from ..nn.observe import hooked
 from .config import MEASURES
 from .records import Series
 from .sgd import error_rate
@@ -111,25 +111,11 @@ def _strongest(network: nn.Module, layers: dict[str, SIConv2d], images: Tensor) 
         layer.register_forward_pre_hook(lambda _, given, name=name: inputs.__setitem__(name, given[0]))
         for name, layer in layers.items()
     ]
-    try:
+    with hooked(handles):
         network(images)
-    finally:
-        for handle in handles:
-            handle.remove()
     found = {}
     for name, layer in layers.items():
-        output, winner = si_conv2d(
-            inputs[name],
-            layer.weight,
-            layer.bias,
-            layer.stride,
-            layer.padding,
-            layer.dilation,
-            layer.groups,
-            scales=layer.scales,
-            antialias=layer.antialias,
-            return_winner=True,
-        )
+        output, winner = layer(inputs[name], return_winner=True)
         strength, position = output.flatten(2).max(2)
         found[name] = strength, winner.flatten(2).gather(2, position.unsqueeze(2)).squeeze(2).long()
     return found

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import convert
 from ..nn.layers import SIConv2d
-from ..nn.observe import check_count, check_images, evaluating, find_layers
+from ..nn.observe import check_count, check_images, evaluating, find_layers, hooked
 from ..table import Table, terminal_width
 from .pictures import Figure, make_figure, name_the_layers
 from .winner_maps import Shares, scale_usage
@@ -131,12 +131,8 @@ def _inputs(model: nn.Module, layers: dict[str, SIConv2d], images: Tensor) -> di
         return hook
 
     handles = [layer.register_forward_pre_hook(watch(name), with_kwargs=True) for name, layer in layers.items()]
-    try:
-        with evaluating(model):
-            model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), evaluating(model):
+        model(images)
     return inputs
 
 

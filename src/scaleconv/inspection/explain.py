@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nn.layers import SIConv2d
-from ..nn.observe import evaluating, find_layers, winner_of
+from ..nn.observe import evaluating, find_layers, hooked, winner_of
 from ..ops.levels import level_size, rescale
 
 
@@ -114,12 +114,8 @@ def explain(model: nn.Module, image: Tensor) -> Explanation:
         )
         for name, layer in layers.items()
     ]
-    try:
-        with evaluating(model):
-            scores = model(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), evaluating(model):
+        scores = model(batch)
     confidence, prediction = scores.softmax(1).max(1)
     return Explanation(prediction[0], confidence[0], views)
 

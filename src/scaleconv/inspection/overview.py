@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import check_module, revert, skipped
 from ..nn.layers import SIConv2d
-from ..nn.observe import check_count, evaluating
+from ..nn.observe import check_count, evaluating, hooked
 from ..nn.rerouted import Reroute
 from ..ops.macs import macs
 from ..table import Table, terminal_width
@@ -197,12 +197,8 @@ def _calls(plain: nn.Module, names: Sequence[str], images: Tensor) -> dict[str, 
         layer = plain.get_submodule(name)
         handles.append(layer.register_forward_pre_hook(enter(name)))
         handles.append(layer.register_forward_hook(lambda *_: entered.clear()))
-    try:
-        with Reroute(convolution):
-            plain(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), Reroute(convolution):
+        plain(images)
     return calls
 
 

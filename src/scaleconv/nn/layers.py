@@ -178,7 +178,20 @@ class SIConv2d(ScalesState, TIConv2d):
         return f"{nn.Conv2d.extra_repr(self)}, {_named(self.scales, self.antialias)}"
 
 
-class SIConv1d(ScalesState, _Convolution, nn.Conv1d):
+class _SIConv(ScalesState, _Convolution):
+    """What `SIConv1d` and `SIConv3d` have in common."""
+
+    def __init__(
+        self, *args: Any, scales: Iterable[float] = DEFAULT_SCALES, antialias: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.scales, self.antialias = check_scales(scales), antialias
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"
+
+
+class SIConv1d(_SIConv, nn.Conv1d):
     """`SIConv2d` for signals: `Conv1d` that finds its patterns at many scales. See `scaleconv.si_conv1d`.
 
     Args:
@@ -190,20 +203,11 @@ class SIConv1d(ScalesState, _Convolution, nn.Conv1d):
         torch.Size([4, 8, 50])
     """
 
-    def __init__(
-        self, *args: Any, scales: Iterable[float] = DEFAULT_SCALES, antialias: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.scales, self.antialias = check_scales(scales), antialias
-
     def _convolve(self, *call: Any, **options: Any) -> Any:
         return si_conv1d(*call, scales=self.scales, antialias=self.antialias, **options)
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"
 
-
-class SIConv3d(ScalesState, _Convolution, nn.Conv3d):
+class SIConv3d(_SIConv, nn.Conv3d):
     """`SIConv2d` for volumes: `Conv3d` that finds its patterns at many scales. See `scaleconv.si_conv3d`.
 
     Args:
@@ -215,17 +219,8 @@ class SIConv3d(ScalesState, _Convolution, nn.Conv3d):
         torch.Size([1, 2, 6, 7, 8])
     """
 
-    def __init__(
-        self, *args: Any, scales: Iterable[float] = DEFAULT_SCALES, antialias: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.scales, self.antialias = check_scales(scales), antialias
-
     def _convolve(self, *call: Any, **options: Any) -> Any:
         return si_conv3d(*call, scales=self.scales, antialias=self.antialias, **options)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"
 
 
 def _named(scales: Iterable[float], antialias: bool) -> str:

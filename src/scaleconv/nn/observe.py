@@ -1,11 +1,12 @@
 """Look into a network while it runs: which scale wins in each layer, in evaluation mode, on checked images."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from .convert import check_module
 from .layers import SIConv2d
@@ -58,6 +59,16 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def hooked(handles: Sequence[RemovableHandle]) -> Iterator[None]:
+    """Remove these hooks afterwards."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
 def watching_winners(layers: dict[str, SIConv2d], seen: Callable[[str, Tensor], None]) -> Iterator[None]:
     """Call `seen` with the name of a layer and its winners (N, M, H0, W0) whenever the layer is called."""
 
@@ -67,12 +78,8 @@ def watching_winners(layers: dict[str, SIConv2d], seen: Callable[[str, Tensor], 
 
         return hook
 
-    handles = [layer.register_forward_hook(watch(name), with_kwargs=True) for name, layer in layers.items()]
-    try:
+    with hooked([layer.register_forward_hook(watch(name), with_kwargs=True) for name, layer in layers.items()]):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def winner_of(layer: SIConv2d, input: Tensor) -> Tensor:

@@ -119,34 +119,6 @@ def si_conv2d(
     return _evaluate(input, weight, bias, (stride, padding, dilation, groups), scales, antialias, return_winner, 2)
 
 
-@overload
-def si_conv1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = ...,
-    stride: Size = ...,
-    padding: Padding = ...,
-    dilation: Size = ...,
-    groups: int = ...,
-    *,
-    scales: Iterable[float] = ...,
-    antialias: bool = ...,
-    return_winner: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def si_conv1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = ...,
-    stride: Size = ...,
-    padding: Padding = ...,
-    dilation: Size = ...,
-    groups: int = ...,
-    *,
-    scales: Iterable[float] = ...,
-    antialias: bool = ...,
-    return_winner: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
 def si_conv1d(
     input: Tensor,
     weight: Tensor,
@@ -159,7 +131,7 @@ def si_conv1d(
     scales: Iterable[float] = DEFAULT_SCALES,
     antialias: bool = False,
     return_winner: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Any:
     """`si_conv2d` for signals: the same equations along one axis, by the same plan.
 
     Shapes:
@@ -176,34 +148,6 @@ def si_conv1d(
     return _evaluate(input, weight, bias, (stride, padding, dilation, groups), scales, antialias, return_winner, 1)
 
 
-@overload
-def si_conv3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = ...,
-    stride: Size = ...,
-    padding: Padding = ...,
-    dilation: Size = ...,
-    groups: int = ...,
-    *,
-    scales: Iterable[float] = ...,
-    antialias: bool = ...,
-    return_winner: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def si_conv3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = ...,
-    stride: Size = ...,
-    padding: Padding = ...,
-    dilation: Size = ...,
-    groups: int = ...,
-    *,
-    scales: Iterable[float] = ...,
-    antialias: bool = ...,
-    return_winner: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
 def si_conv3d(
     input: Tensor,
     weight: Tensor,
@@ -216,7 +160,7 @@ def si_conv3d(
     scales: Iterable[float] = DEFAULT_SCALES,
     antialias: bool = False,
     return_winner: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Any:
     """`si_conv2d` for volumes: the same equations along three axes.
 
     It is evaluated in the paper's order by plain PyTorch operations: every level is rescaled and convolved whole.
