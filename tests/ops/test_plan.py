@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from helpers.loops import calls
 from scaleconv import DEFAULT_SCALES
-from scaleconv.ops.convolution import library_call
+from scaleconv.ops.convolution import torch_call
 from scaleconv.ops.plan import MOST_PATCHES, Budget, choose_form, make_plan
 from scaleconv.ops.signature import make_signature
 
@@ -223,7 +223,7 @@ def test_a_plan_is_made_once():
 def test_a_library_is_given_a_stride_only_for_several_taps_and_several_outputs(call, form, gpu):
     shape, weight_shape, stride, padding, dilation, groups, scales, antialias = call
     signature = make_signature(shape, weight_shape, stride, padding, dilation, groups, scales)
-    strides = [(library_call(signature).stride, (signature.height.output_size, signature.width.output_size))]
+    strides = [(torch_call(signature).stride, (signature.height.output_size, signature.width.output_size))]
     plan = make_plan(signature, antialias, shape[0], gpu, form)
     strides += [(canvas.stride, canvas.response) for canvas in plan.canvases]
     for given_stride, outputs in strides:

@@ -1,7 +1,8 @@
 """The convolution of a canvas, and its transposes: what leads to the gradients of the canvas and of the weight.
 
-A library convolves, with three exceptions: patches are multiplied as matrices, and a GPU has kernels of ours for
-depthwise layers. The input itself is convolved here as well, for scale 1. Pixels are (N, H, W, C), images (N, C, H, W).
+PyTorch's own convolution is called (cuDNN, oneDNN), with two exceptions: patches are multiplied as matrices, and a GPU
+has Triton kernels for depthwise layers. For scale 1 the input itself is convolved here. Pixels are (N, H, W, C), images
+(N, C, H, W).
 """
 
 import math
@@ -31,7 +32,7 @@ def to_images(pixels: Tensor) -> Tensor:
 
 
 def _in_safe_layout(stride: Sequence[int], *tensors: Tensor) -> Sequence[Tensor]:
-    """The tensors as a library may take them.
+    """The tensors in a layout that oneDNN computes rightly.
 
     With a stride of (1, n), oneDNN leaves outputs of one channel in channels_last unwritten, in float32 on a CPU.
     """
@@ -41,7 +42,7 @@ def _in_safe_layout(stride: Sequence[int], *tensors: Tensor) -> Sequence[Tensor]
 
 
 def conv2d(images: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature) -> Tensor:
-    call = library_call(signature)
+    call = torch_call(signature)
     images, weight = _in_safe_layout(call.stride, call.seen(images), weight)
     return F.conv2d(images, weight, bias, call.stride, call.padding, call.dilation, signature.groups)
 
@@ -50,7 +51,7 @@ def conv2d_backward(
     grad: Tensor, images: Tensor, weight: Tensor, signature: Signature, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the images as pixels (N, H, W, C), and of the weight."""
-    call = library_call(signature)
+    call = torch_call(signature)
     grad, seen, weight = _in_safe_layout(call.stride, grad, call.seen(images), weight)
     to_seen, to_weight, _ = torch.ops.aten.convolution_backward(
         grad, seen, weight, None, call.stride, call.padding, call.dilation, False, [0, 0], signature.groups,
@@ -60,8 +61,8 @@ def conv2d_backward(
 
 
 @dataclass(frozen=True)
-class LibraryCall:
-    """How a library is to convolve the images.
+class TorchCall:
+    """The arguments of PyTorch's convolution of the images.
 
     A stride matters along an axis only where there are several taps and several outputs. Elsewhere the pixels that
     are read are picked here and the stride is 1: that is less to read, and oneDNN has errors in these corners. With
@@ -91,10 +92,10 @@ class LibraryCall:
 
 
 @lru_cache(maxsize=1024)
-def library_call(signature: Signature) -> LibraryCall:
+def torch_call(signature: Signature) -> TorchCall:
     high, wide = _along(signature.height), _along(signature.width)
     dilation = [signature.height.dilation, signature.width.dilation]
-    return LibraryCall([high[0], wide[0]], [high[1], wide[1]], dilation, [*wide[2], *high[2]], (high[3], wide[3]))
+    return TorchCall([high[0], wide[0]], [high[1], wide[1]], dilation, [*wide[2], *high[2]], (high[3], wide[3]))
 
 
 def _along(axis: Axis) -> tuple[int, int, tuple[int, int], slice]:
@@ -111,7 +112,7 @@ def convolve(sampled: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Ten
     if canvas.planar:
         with _precision_of_convolutions():
             patches = _matrices(sampled, groups, len(sampled) * math.prod(canvas.taps or ()))
-            response = torch.bmm(_turned(weight, groups).mT, patches)  # (groups, M / groups, positions)
+            response = torch.bmm(_filter_columns(weight, groups).mT, patches)  # (groups, M / groups, positions)
         return response.view(len(weight), *canvas.response, sampled.shape[3])
     if canvas.taps:
         return to_pixels(F.conv2d(to_images(sampled), _taps_as_channels(weight)))
@@ -127,7 +128,7 @@ def sampled_grad(grad: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Te
     groups = plan.signature.groups
     if canvas.planar:
         with _precision_of_convolutions():
-            to_sampled = torch.bmm(_turned(weight, groups), _matrices(grad, groups, len(grad)))
+            to_sampled = torch.bmm(_filter_columns(weight, groups), _matrices(grad, groups, len(grad)))
         return to_sampled.view(canvas.shape(plan.signature.in_channels, grad.shape[3]))
     if canvas.taps:
         return to_pixels(F.conv_transpose2d(to_images(grad), _taps_as_channels(weight)))
@@ -175,7 +176,7 @@ def _matrices(tensor: Tensor, groups: int, rows: int) -> Tensor:
     return tensor.reshape(groups, rows // groups, tensor.numel() // rows)
 
 
-def _turned(weight: Tensor, groups: int) -> Tensor:
+def _filter_columns(weight: Tensor, groups: int) -> Tensor:
     """The weight as matrices (groups, taps, M / groups), whose rows begin where a GPU reads fast."""
     return _matrices(weight, groups, len(weight)).mT.contiguous()
 

@@ -206,7 +206,7 @@ SHARED, TINY, AS_WIDE = 2**24, 2**22, 0.7
 def choose_form(signature: Signature, level: Level, gpu: bool) -> Form:
     """The fastest form of a level; docs/performance.md has the times that this rule rests on.
 
-    A GPU takes im2col where a library would leave most of it idle: for few channels and for groups. A CPU takes it for
+    A GPU takes im2col where cuDNN would leave most of it idle: for few channels and for groups. A CPU takes it for
     many channels where a level is enlarged so far that its patches are not many more than its pixels.
     """
     few = signature.in_channels // signature.groups < FEW_CHANNELS or signature.groups > 1
