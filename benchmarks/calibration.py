@@ -11,6 +11,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, stdev
 from time import process_time
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 from scaleconv import calibrate, convert
 from scaleconv.data import embedded_digits, make_scaled
 from scaleconv.experiments.records import describe_environment
+from scaleconv.table import Table
 
 TRAINED, UNLABELLED = 7000, 1000  # of the 10,000 digits; the others are for the test
 MEAN = 0.13  # of a pixel
@@ -207,6 +209,37 @@ def _row(network: str, seed: int, how: str, scale: float, percent: float, second
     }
 
 
+def correction_table(rows: list[dict[str, Any]]) -> Table:
+    """A row for each network, the mean over its seeds."""
+    hows = list(dict.fromkeys(row["how"] for row in rows))
+    shown = []
+    for name in dict.fromkeys(row["network"] for row in rows):
+        seeds = sorted({row["seed"] for row in rows if row["network"] == name})
+        mean = {how: fmean(found) for how in hows if (found := _accuracies(rows, network=name, how=how))}
+        cells = (f"{mean[how]:.1f}" if how in mean else "–" for how in hows)
+        shown.append((name, str(len(seeds)), *cells, f"{mean['plain'] - mean['calibrated']:.1f}"))
+    return Table("", ("network", "n", *hows, "lost"), shown)
+
+
+def fine_tuning_table(rows: list[dict[str, Any]]) -> Table:
+    """A row for each network and state, a column for each scale: mean ± standard deviation over the seeds."""
+    shown = []
+    for how in dict.fromkeys(row["how"] for row in rows):
+        cells = []
+        for scale in SCALES:
+            found = _accuracies(rows, how=how, scale=scale)
+            cells.append(f"{fmean(found):.1f}" + (f" ± {stdev(found):.1f}" if len(found) > 1 else ""))
+        shown.append((how, *cells))
+    return Table("", ("", *map(str, SCALES)), shown)
+
+
+def _accuracies(rows: list[dict[str, Any]], **wanted: Any) -> list[float]:
+    return [row["accuracy"] for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+TABLES = {"corrections": correction_table, "fine_tuning": fine_tuning_table}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default=",".join(NETWORKS))
@@ -224,6 +257,7 @@ def main() -> None:
             kept = [row for row in record.get(part, []) if (row["network"], row["seed"]) != (name, seed)]
             record |= {"environment": describe_environment("cpu"), part: kept + rows}
             arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(TABLES[part](record[part]).markdown())
 
 
 if __name__ == "__main__":

@@ -36,6 +36,15 @@ def normalised():
     return network.eval()
 
 
+def computed():
+    """A weight that takes no factor, so that BatchNorm has to."""
+    torch.manual_seed(3)
+    conv = parametrizations.weight_norm(nn.Conv2d(2, 6, 3, padding=1, bias=False))
+    network = nn.Sequential(conv, nn.BatchNorm2d(6))
+    network(2 * IMAGES[:20])
+    return network.eval()
+
+
 def outputs(network, names):
     """What the named layers put out."""
     kept = {}
@@ -55,7 +64,7 @@ def error(network, plain):
         return float((network(IMAGES) - plain(IMAGES)).square().mean())
 
 
-@pytest.mark.parametrize(("make", "names"), [(biased, "024"), (normalised, "14")])
+@pytest.mark.parametrize(("make", "names"), [(biased, "024"), (normalised, "14"), (computed, "1")])
 def test_without_steps_every_channel_has_the_plain_mean_and_deviation(make, names):
     plain = make()
     network = calibrate(convert(plain), IMAGES, steps=0, batch=12)  # 4 · 12: all images

@@ -1,0 +1,79 @@
+"""The scripts calibration.py and networks.py: parts do not overlap, tables show the records, the page quotes them."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from scaleconv import SIConv2d
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "networks.md").read_text()
+
+
+@pytest.fixture(params=["calibration", "networks"])
+def script(request, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module(request.param)
+
+
+calibration = pytest.mark.parametrize("script", ["calibration"], indirect=True)
+networks = pytest.mark.parametrize("script", ["networks"], indirect=True)
+
+
+@calibration
+def test_no_digit_is_in_two_parts(script):
+    (train, labels), unlabelled, (test, answers) = script.load_parts()
+    assert (len(train), len(labels), len(unlabelled), len(test), len(answers)) == (7000, 7000, 1000, 2000, 2000)
+    images = torch.cat([train, unlabelled, test]).flatten(1)
+    assert len(images.unique(dim=0)) == 10_000
+    larger = script.load_parts(2.0, 40)[2]
+    assert larger[0].shape[-2:] == (40, 40)
+    assert torch.equal(larger[1], answers)
+
+
+@calibration
+@pytest.mark.parametrize(("name", "convolutions"), [("resnet7", 7), ("resnet13-bn", 13), ("resnet19", 19)])
+def test_networks_have_as_many_convolutions_as_their_name_says(script, name, convolutions):
+    network = script.convert(script.make_network(name, 0))
+    assert sum(isinstance(layer, SIConv2d) for layer in network.modules()) == convolutions
+    assert any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules()) == name.endswith("-bn")
+
+
+@calibration
+def test_tables_are_means_over_seeds(script):
+    def row(seed, how, accuracy, scale=1.0):
+        return {"network": "a", "seed": seed, "how": how, "scale": scale, "accuracy": accuracy}
+
+    rows = [row(0, "plain", 98.0), row(1, "plain", 96.0), row(0, "calibrated", 97.0), row(1, "calibrated", 94.0)]
+    table = script.correction_table(rows)
+    assert table.header == ("network", "n", "plain", "calibrated", "lost")
+    assert table.rows == [("a", "2", "97.0", "95.5", "1.5")]
+    rows = [row(seed, "plain", 90.0 + 2 * seed, scale) for seed in (0, 1) for scale in script.SCALES]
+    assert script.fine_tuning_table(rows).rows == [("plain", *["91.0 ± 1.4"] * 7)]
+
+
+@calibration
+def test_the_page_quotes_the_records(script):
+    record = json.loads((ROOT / "results" / "bench" / "calibration.json").read_text())
+    for part, table in script.TABLES.items():
+        assert table(record[part]).markdown() in PAGE
+
+
+@networks
+def test_the_page_quotes_time_and_memory(script):
+    rows = json.loads((ROOT / "results" / "bench" / "cpu-shapes.json").read_text())["rows"]
+    assert [row["network"] for row in rows] == list(script.ARCHITECTURES)
+    assert [row["network"] for row in rows if script.markdown_row(row) not in PAGE] == []
+
+
+@networks
+def test_a_row_has_both_networks_and_their_ratios(script, monkeypatch):
+    row = script.measure("VGG-11", width=2, batch=2, size=32, repeats=1)
+    assert all(value > 0 for key, value in row.items() if key.endswith("_ms"))
+    cells = script.markdown_row(row).split(" | ")
+    assert len(cells) == 10
+    assert cells[3] == f"{row['inference_converted_ms'] / row['inference_plain_ms']:.1f}"
