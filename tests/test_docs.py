@@ -17,7 +17,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_sessions_in_the_documents_run(page):
+def test_python_sessions_in_the_documents_run(page, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # of the tables in them
     assert doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS).failed == 0
 
 
