@@ -168,19 +168,20 @@ def closed_form(shape, centre, sigma, scale):
 
 @given(
     st.tuples(st.integers(80, 95), st.integers(80, 95)),
-    st.tuples(st.floats(38, 45), st.floats(38, 45)),
+    st.tuples(st.floats(-3, 3), st.floats(-3, 3)),
     st.floats(0.8, 1.25),
     st.sampled_from([1.26, 1.59, 2.0]),
     st.sampled_from(["own", "input"]),
 )
 @settings(max_examples=30, deadline=None, database=None)
-def test_answers_of_a_strided_padded_module_are_aligned(size, centre, factor, scale, level_size):
+def test_answers_of_a_strided_padded_module_are_aligned(size, shift, factor, scale, level_size):
     """A blob that is moved and rescaled: what is pooled is the closed form, to the stated error."""
+    centre = [(n - 1) / 2 + moved for n, moved in zip(size, shift, strict=True)]
     images = blob(size, centre, BLOB * factor)
     layer = ScaleInvariant(blurring_module(), (1, scale), pool="max", size=level_size)
     output, winner = layer(images, return_winner=True)
     of_level = [closed_form(output.shape[2:], centre, BLOB * factor, each) for each in (1, scale)]
-    near = of_level[0] > 0.3  # where the enlarged level, cropped or not, covers
+    near = of_level[0] > 0.5  # where no filter of the enlarged level, cropped or not, reaches past its edge
     assert near.sum() > 10
     assert (output - torch.maximum(*of_level))[near].abs().max() < ALIGNED_TO
     clear = near & ((of_level[0] - of_level[1]).abs() > 2 * ALIGNED_TO)
