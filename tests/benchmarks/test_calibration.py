@@ -73,7 +73,7 @@ def test_the_page_quotes_time_and_memory(script):
 @networks
 def test_a_row_has_both_networks_and_their_ratios(script, monkeypatch):
     row = script.measure("VGG-11", width=2, batch=2, size=32, repeats=1)
-    row |= {f"memory_{variant}_mib": 3.0 for variant in script.VARIANTS}  # as little as this one needs is below its step
+    row |= {f"memory_{variant}_mib": 3.0 for variant in script.VARIANTS}  # so small a network needs less than its step
     assert all(value > 0 for key, value in row.items() if key.endswith("_ms"))
     cells = script.markdown_row(row).split(" | ")
     assert len(cells) == 10
