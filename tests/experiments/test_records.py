@@ -94,6 +94,24 @@ def columns(**changes):
     return {"epoch": [1], "train_loss": [2.0], "seconds": [1.0], "tested": [1], "test_error": [5.0], **changes}
 
 
+def epochs(count, loss=0.5):
+    """The columns of so many epochs, the last one tested."""
+    every = list(range(1, count + 1))
+    return columns(epoch=every, train_loss=[loss] * count, seconds=[1.0] * count, tested=[count])
+
+
+@pytest.mark.parametrize(("count", "loss", "valid"), [(10, 0.5, True), (10, 0.6, False), (9, 0.5, False)])
+def test_a_history_may_end_early_only_where_the_loss_has_settled(count, loss, valid, path):
+    config = json.loads(path.read_text())["config"]
+    settled = {**config, "training": {**config["training"], "epochs": 20, "settled": 0.5}}
+    path.write_text(changed(path.read_text(), config=settled, history=epochs(count, loss)))
+    if valid:
+        assert len(read_record(path).history) == count
+    else:
+        with pytest.raises(ValueError, match=f"or end where the loss has settled, got {count}"):
+            read_record(path)
+
+
 DAMAGE = {
     "cut": (lambda text: text[:-20], "line"),
     "list": (lambda text: "[]", "the record must be a table"),
@@ -119,8 +137,9 @@ DAMAGE = {
     ),
     "history": (lambda text: changed(text, history={}), "`history` must have the columns epoch"),
     "old history": (lambda text: changed(text, history=[{"epoch": 1}]), "is missing"),
-    "empty": (lambda text: changed(text, history=[]), "`history` must have the 3 epochs of `config`, got 0"),
-    "short": (lambda text: changed(text, history=columns()), "`history` must have the 3 epochs of `config`, got 1"),
+    "empty": (lambda text: changed(text, history=[]), "`history` must have the 3 epochs of `config`, .* got 0"),
+    "short": (lambda text: changed(text, history=columns()), "or end where the loss has settled, got 1"),
+    "long": (lambda text: changed(text, history=epochs(4)), "`history` must have the 3 epochs of `config`, .* got 4"),
     "columns": (lambda text: changed(text, history=columns(seconds=[])), "a value for each epoch"),
     "tested": (lambda text: changed(text, history=columns(tested=[7])), "an error for each that was tested"),
     "order": (lambda text: changed(text, history=columns(epoch=[2], tested=[2])), "must count from 1"),

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from helpers.runs import Diary
 from scaleconv.data import embedded_digits, make_folds, make_scaled, parse_scales
 from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment
-from scaleconv.experiments.config import FEATURE_SECTIONS
+from scaleconv.experiments.config import FEATURE_SECTIONS, TrainingConfig
 from scaleconv.experiments.records import TIME_DIGITS
-from scaleconv.experiments.train import divide
+from scaleconv.experiments.train import DigitStore, Silent, divide, train_networks
 from scaleconv.models import RBM, SIRBM, UNSUPERVISED, Shape, make_model
 
 SETTINGS = {
@@ -111,6 +111,33 @@ def test_only_the_network_with_augmentation_sees_its_digits_rescaled(tmp_path):
     torch.testing.assert_close(weights["as they are", "augmented"], plain, rtol=0, atol=1e-6)
     assert torch.equal(weights["rescaled", "convnet"], plain)
     assert not torch.allclose(weights["rescaled", "augmented"], plain, rtol=0, atol=1e-5)
+
+
+def test_training_ends_ten_epochs_after_the_loss_has_settled():
+    recipe = TrainingConfig(epochs=30, settled=0.5)
+    settled = [2.0, *[0.5] * 9]
+    assert not recipe.ended(settled)
+    assert recipe.ended([*settled, 0.4])
+    assert not recipe.ended([*settled, 0.6, *[0.4] * 9])  # not in a row
+    assert recipe.ended([1.0] * 30)
+    assert not recipe.ended([1.0] * 29)
+    assert not TrainingConfig(epochs=30).ended([0.0] * 29)
+
+
+def test_a_network_that_has_settled_is_kept_as_it_was_while_its_group_trains_on(tmp_path):
+    def train(folds, **recipe):
+        changes = {**SETTINGS, "models": ["convnet"], "folds": folds, "training.epochs": 12}
+        runs = plan_runs(load_experiment("table1", "quick", {**changes, **recipe}))
+        found = train_networks(runs, DigitStore("cpu"), tmp_path / f"{folds} {recipe}", Silent())
+        return {run.fold: outcome for run, outcome in found.items()}
+
+    highest = {fold: max(entry.train_loss for entry in outcome.history[:10]) for fold, outcome in train([1, 2]).items()}
+    first, second = sorted(highest, key=highest.get)
+    both = train([1, 2], **{"training.settled": highest[first]})
+    assert len(both[first].history) == 10 < len(both[second].history)
+    (alone,) = train([first], **{"training.epochs": 10}).values()
+    assert both[first].history[-1].test_error == alone.history[-1].test_error
+    assert all(torch.equal(both[first].weights[name], tensor) for name, tensor in alone.weights.items())
 
 
 def test_with_test_digits_named_each_fold_is_a_draw_and_smaller_sets_are_part_of_larger_ones():

@@ -9,7 +9,7 @@ Every value is checked when it is read. The message names the key in backticks, 
 import json
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -29,6 +29,7 @@ T = TypeVar("T")
 # All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.
 TITLES = {**{name: UNSUPERVISED[name] for name in ("rbm", "si_rbm")}, **NETWORKS, "pixels": UNSUPERVISED["pixels"]}
 PRECISIONS = ("float32", "bfloat16")
+SETTLED_EPOCHS = 10
 FIGURES = ("lines", "bars")
 LARGEST_CANVAS = 512  # 10,000 digits of this size take 10 GB
 LARGEST_SEED = 2**63 - 1
@@ -150,7 +151,9 @@ class TrainingConfig:
     """The recipe of stochastic gradient descent, the same for all networks of a comparison.
 
     Attributes:
-        epochs: how many.
+        epochs: at most.
+        settled: the training loss of a network that has learned its digits. Training ends after `SETTLED_EPOCHS` epochs
+            in a row whose mean loss is not above it. 0 never ends it early.
         steps: in an epoch, whatever the number of digits. 0 makes an epoch one pass over the training digits.
         batch: digits in a step; the last, partial batch of a pass is left out.
         learning_rate: fixed.
@@ -165,6 +168,7 @@ class TrainingConfig:
     """
 
     epochs: int = 700
+    settled: float = 0.0
     steps: int = 0
     batch: int = 128
     learning_rate: float = 0.01
@@ -178,11 +182,17 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "epochs", "batch", "evaluate_every", "checkpoint_every")
-        _at_least(self, 0, "steps", "learning_rate", "momentum", "weight_decay", "bias_rate")
+        _at_least(self, 0, "settled", "steps", "learning_rate", "momentum", "weight_decay", "bias_rate")
         if len(self.rescale) != 2 or not 0 < self.rescale[0] <= self.rescale[1]:
             raise ValueError(f"`rescale` must be two factors above 0, the smaller first, got {list(self.rescale)}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+
+    def ended(self, losses: Sequence[float]) -> bool:
+        """Whether training is over after epochs with these mean losses."""
+        latest = losses[-SETTLED_EPOCHS:]
+        settled = self.settled > 0 and len(latest) == SETTLED_EPOCHS and max(latest) <= self.settled
+        return settled or len(losses) >= self.epochs
 
 
 @dataclass(frozen=True)

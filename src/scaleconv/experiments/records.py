@@ -254,9 +254,12 @@ def _check_consistency(record: Record) -> None:
         if missing := [name for name in sections(record.model) if name not in record.config and name != "measure"]:
             raise ValueError(f"`config` must have the section {missing[0]}")
         settings = build(Settings, record.config, "`config`")
-        if len(record.history) != settings.epochs(record.model):
+        planned, losses = settings.epochs(record.model), [entry.train_loss for entry in record.history]
+        settled = len(losses) < planned and "training" in record.config and settings.training.ended(losses)
+        if len(losses) != planned and not settled:
             raise ValueError(
-                f"`history` must have the {settings.epochs(record.model)} epochs of `config`, got {len(record.history)}"
+                f"`history` must have the {planned} epochs of `config`, or end where the loss has settled, "
+                f"got {len(losses)}"
             )
     if record.test_error is None:
         return

@@ -86,9 +86,12 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
     if not networks:
         return [f"{digits}, on {devices}."]
     pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
-    epochs = joined(count for _, count in pairs)  # in the order of the digits
+    settled = any(record.config["training"].get("settled") for record in networks)
+    counts = [count for _, count in pairs]  # in the order of the digits
+    epochs = f"{min(counts)} – {max(counts)}" if settled else joined(counts)
     steps = numbers({record.config["training"].get("steps", 0) for record in networks} - {0})
     length = counted(epochs, "epoch") + (f" of {counted(steps, 'step')}" if steps else "")
+    length += ", until the training loss had settled" if settled else ""
     maps = joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
     return [f"{digits} for {length}, on {devices}; {maps} feature maps."]
 

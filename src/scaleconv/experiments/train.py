@@ -325,26 +325,27 @@ def _train_group(
             trainers[run].load_state(checkpoint.tensors)
         watcher.begin(run, len(histories[run]))
     trained = TrainerGroup(list(trainers.values()))
-    done = len(next(iter(histories.values())))
-    saved = time.perf_counter()
-    for epoch in range(done + 1, recipe.epochs + 1):
-        start = time.perf_counter()
+    outcomes: dict[Run, Outcome] = {}
+    epoch, saved = len(next(iter(histories.values()))), time.perf_counter()
+    while len(outcomes) < len(trainers):
+        epoch, start = epoch + 1, time.perf_counter()
         trained.epoch(epoch)
-        losses = {run: trainer.mean_loss() for run, trainer in trainers.items()}
+        losses = {run: trainer.mean_loss() for run, trainer in trainers.items() if run not in outcomes}
         _refuse_divergence(losses, epoch, folder)
         seconds = time.perf_counter() - start
-        last = epoch == recipe.epochs
         due = epoch % recipe.checkpoint_every == 0 and time.perf_counter() - saved >= SECONDS_BETWEEN
-        for run, trainer in trainers.items():
-            tested = last or epoch % recipe.evaluate_every == 0
-            entry = Epoch(epoch, losses[run], _test(trainer, digits[run]) if tested else None, seconds)
-            histories[run].append(entry)
-            if due and not last:
-                state = Checkpoint(run.identity(), histories[run], trainer.state())
-                write_checkpoint(run.checkpoint(folder), state)
-            watcher.epoch(run, entry)
+        for run, loss in losses.items():
+            history, trainer = histories[run], trainers[run]
+            ended = recipe.ended([*(entry.train_loss for entry in history), loss])
+            tested = ended or epoch % recipe.evaluate_every == 0
+            history.append(Epoch(epoch, loss, _test(trainer, digits[run]) if tested else None, seconds))
+            if ended:  # while others of the group train on, and this one with them
+                outcomes[run] = _network_outcome(trainer, history, len(trainers))
+            elif due:
+                write_checkpoint(run.checkpoint(folder), Checkpoint(run.identity(), history, trainer.state()))
+            watcher.epoch(run, history[-1])
         saved = time.perf_counter() if due else saved
-    return {run: _network_outcome(trainer, histories[run], len(trainers)) for run, trainer in trainers.items()}
+    return outcomes
 
 
 def _test(trainer: Trainer, digits: RunDigits) -> float:
@@ -352,7 +353,11 @@ def _test(trainer: Trainer, digits: RunDigits) -> float:
 
 
 def _network_outcome(trainer: Trainer, history: list[Epoch], runs_together: int) -> Outcome:
-    weights = {name.removeprefix("weight."): t for name, t in trainer.state().items() if name.startswith("weight.")}
+    weights = {
+        name.removeprefix("weight."): tensor.clone()
+        for name, tensor in trainer.state().items()
+        if name.startswith("weight.")
+    }
     parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
     return Outcome(weights, history, parameters, runs_together)
 
