@@ -12,7 +12,7 @@
 All others are forward passes without gradients. Times are medians of `n` interleaved repeats. Prints Markdown tables
 and writes one JSON file, which grows with every part.
 
-    python benchmarks/goals.py [--device cpu] [--out results/bench/goals-cpu.json] [--quick]
+    python benchmarks/goals.py [--device cpu] [--out results/bench/goals-cpu.json] [--parts layers,rotations] [--quick]
 """
 
 import argparse
@@ -272,6 +272,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="by default results/bench/goals-DEVICE.json")
+    parser.add_argument("--parts", help="those to measure, separated by commas; by default all")
     parser.add_argument("--quick", action="store_true", help="small sizes and few repeats, to see that it runs")
     arguments = parser.parse_args()
     device, quick = choose_device(arguments.device), arguments.quick
@@ -287,7 +288,11 @@ def main() -> None:
         "rotations": lambda: measure_rotations(device, ROTATED, repeats),
     }
     record: dict[str, Any] = {"environment": describe_environment(device), "quick": quick}
-    for name, measure in parts.items():
+    chosen = arguments.parts.split(",") if arguments.parts else list(parts)
+    if unknown := set(chosen) - set(parts):
+        parser.error(f"--parts must be among {', '.join(parts)}, got {', '.join(sorted(unknown))}")
+    for name in chosen:
+        measure = parts[name]
         with torch.no_grad():
             record[name] = measure()
         print(markdown(name, record[name]), flush=True)

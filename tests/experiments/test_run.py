@@ -133,13 +133,19 @@ def run_in_child(folder, seconds):
     """Run in a fork that is killed, without warning, after so much time on the processor; return the time it took."""
     child = os.fork()
     if child == 0:
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal, not handled, ends a process like SIGKILL
-        run_experiment(experiment(), folder)
-        os._exit(0)
+        failed = 1
+        try:
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal, not handled, ends a process like SIGKILL
+            run_experiment(experiment(), folder)
+            failed = 0
+        finally:
+            os._exit(failed)  # never back into the tests
     _, status, usage = os.wait4(child, 0)
+    assert status == 0 or os.WIFSIGNALED(status)
     return os.WIFSIGNALED(status), usage.ru_utime + usage.ru_stime
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a machine with a GPU autograd has threads, and cannot fork")
 def test_killed_at_ten_random_moments_it_ends_the_same(finished, tmp_path):
     """Forks find the plans of `finished` in the cache, so that they are killed in training."""
     dice = random.Random(0)
@@ -233,10 +239,10 @@ def test_on_a_gpu_folds_of_a_shape_are_trained_at_once_and_on_the_cpu_none():
 
 def test_points_of_equal_shape_are_trained_at_once_up_to_a_limit():
     groups = grouped(plan_runs(load_experiment("fig5b")))
-    assert [len(group) for group in groups] == [6] * 16  # 4 models, 4 ranges of scales, 6 folds
+    assert [len(group) for group in groups] == [6] * 8  # 2 models, 4 ranges of scales, 6 folds
     few = grouped(plan_runs(load_experiment("fig5b", "paper", {"folds": [0, 1, 2]})))
     assert few[0] == [("convnet", f"width{width}", fold) for width in (0.15, 0.3) for fold in (0, 1, 2)]
-    assert [len(group) for group in grouped(plan_runs(load_experiment("fig4b")))] == [6] * 32
+    assert [len(group) for group in grouped(plan_runs(load_experiment("fig4b")))] == [6] * 16
 
 
 def test_points_that_train_on_unequally_many_digits_are_not_trained_at_once():

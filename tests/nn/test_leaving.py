@@ -105,6 +105,7 @@ import os, sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from scaleconv import ScaleInvariant, SIConv2d
@@ -122,8 +123,9 @@ def network():
 
 
 def shard(network):
-    fully_shard(network[0])
-    return fully_shard(network)
+    mesh = init_device_mesh("cpu", (2,))  # also where there is a GPU
+    fully_shard(network[0], mesh=mesh)
+    return fully_shard(network, mesh=mesh)
 
 
 for name, wrap in (("ddp", DistributedDataParallel), ("fsdp", shard)):

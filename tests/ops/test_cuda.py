@@ -75,3 +75,11 @@ def test_a_layer_moved_to_the_gpu_and_back_gives_the_same():
     before = si_conv2d(*tensors)
     si_conv2d(*(tensor.cuda() for tensor in tensors))
     assert torch.equal(si_conv2d(*tensors), before)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_tensors_need_not_be_on_the_current_gpu():
+    tensors = [torch.rand(s, dtype=torch.float64).float() for s in ((2, 3, 12, 12), (4, 3, 3, 3))]
+    expected = results([tensor.cuda() for tensor in tensors], {})
+    actual = results([tensor.to("cuda:1") for tensor in tensors], {})
+    assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(actual, expected, strict=True))

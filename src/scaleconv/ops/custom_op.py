@@ -62,7 +62,8 @@ def ti_conv2d(
 
 def run_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor]:
     """Output in the layout that `conv2d` gives it, and winner in channels_last."""
-    output, winner = scale_max_forward(input, weight, bias, plan)
+    with torch.cuda.device_of(input):  # Triton launches on the current GPU, whichever the tensors are on
+        output, winner = scale_max_forward(input, weight, bias, plan)
     if not (is_channels_last(input) or is_channels_last(weight)):
         output = output.clone(memory_format=torch.contiguous_format)
     return output, winner
@@ -74,7 +75,8 @@ def run_backward(
     """Gradients of the input, the weight and the bias, laid out as those; None where not needed."""
     grads: list[Tensor | None] = [None, None, None]
     if needed[0] or needed[1]:
-        to_input, to_weight = scale_max_backward(grad, input, weight, winner, plan, needed)
+        with torch.cuda.device_of(input):
+            to_input, to_weight = scale_max_backward(grad, input, weight, winner, plan, needed)
         if to_input is not None:
             grads[0] = _like(to_input, input)
         if to_weight is not None:

@@ -49,26 +49,26 @@ class Tables:
         return self.entries[1] if self.entries[1] <= MOST_UNROLLED else 0
 
 
-def find_tables(canvas: Canvas, step: str, shape: Sequence[int], start: bool = False) -> Tables:
+def find_tables(canvas: Canvas, step: str, pixels: Tensor, start: bool = False) -> Tables:
     """The tables of one step.
 
     Args:
         canvas, step: whose.
-        shape: (images, H, W, channels) of the images or of the output, whichever is not on the canvas.
+        pixels: (images, H, W, channels), the images or the output, whichever is not on the canvas.
         start: whether the step begins its result, and so has to write all of it.
     """
-    key = (step, shape[3], start, torch.cuda.current_device() if torch.cuda.is_available() else None)
+    key = (step, pixels.shape[3], start, pixels.get_device())
     tables = canvas.made.get(key)
     if tables is None:
         # In a thread of its own: a CUDA graph in the making would keep what is allocated in this one.
         with ThreadPoolExecutor(1) as thread:
-            tables = thread.submit(_make_tables, canvas, step, tuple(shape), start, key[3]).result()
+            tables = thread.submit(_make_tables, canvas, step, tuple(pixels.shape), start, pixels.device).result()
         canvas.made[key] = tables
     assert isinstance(tables, Tables)
     return tables
 
 
-def _make_tables(canvas: Canvas, step: str, shape: tuple[int, ...], start: bool, device: int | None) -> Tables:
+def _make_tables(canvas: Canvas, step: str, shape: tuple[int, ...], start: bool, device: torch.device) -> Tables:
     image, channels = canvas.grid((shape[1], shape[2])), shape[3]
     size, response = canvas.grid(canvas.size), canvas.grid(canvas.response)
     on_image = _by_rows(image, channels)
@@ -108,7 +108,7 @@ def _make_tables(canvas: Canvas, step: str, shape: tuple[int, ...], start: bool,
         made = _from_canvas(maps, sampled, (on_image[0][part], on_image[1]))
     made["codes"] = torch.tensor([2 * strip.code + strip.wins_ties for strip in canvas.strips])
     placed = {
-        name: table.to("cpu" if device is None else device, torch.float32 if table.is_floating_point() else torch.int32)
+        name: table.to(device, torch.float32 if table.is_floating_point() else torch.int32)
         for name, table in made.items()
     }
     result = (len(made["row_at"]), len(made["col_at"]))

@@ -160,14 +160,14 @@ def _read_canvas(
 def sample(pixels: Tensor, canvas: Canvas) -> Tensor:
     """Put the rescaled images on the canvas: (N, H, W, C) → `canvas.shape`."""
     sampled = pixels.new_empty(canvas.shape(*pixels.shape[::3]))
-    _write(pixels, None, sampled, find_tables(canvas, "sample", pixels.shape), canvas)
+    _write(pixels, None, sampled, find_tables(canvas, "sample", pixels), canvas)
     return sampled
 
 
 def spread(grad: Tensor, winner: Tensor, canvas: Canvas) -> Tensor:
     """The transpose of `compete`: the gradient (N, H0, W0, M) of each response, from the outputs that it won."""
     share = grad.new_empty((len(grad), *canvas.response, grad.shape[3]))
-    _write(grad, winner, share, find_tables(canvas, "spread", grad.shape), canvas)
+    _write(grad, winner, share, find_tables(canvas, "spread", grad), canvas)
     return share
 
 
@@ -177,12 +177,12 @@ def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bi
     Before scale 1 there is no output. The `bias` is (N, M), by any strides.
     """
     start = canvas.strips[0].code == 0
-    _read_back(response, output, winner, bias, find_tables(canvas, "compete", output.shape), canvas, start)
+    _read_back(response, output, winner, bias, find_tables(canvas, "compete", output), canvas, start)
 
 
 def collect(sampled: Tensor, canvas: Canvas, total: Tensor, *, start: bool) -> None:
     """Add the transpose of `sample` to the gradient of the images, of which at the `start` there is none."""
-    _read_back(sampled, total, None, None, find_tables(canvas, "collect", total.shape, start), canvas, start)
+    _read_back(sampled, total, None, None, find_tables(canvas, "collect", total, start), canvas, start)
 
 
 def only_won(grad: Tensor, winner: Tensor, code: int) -> Tensor:
