@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.torch_version import TorchVersion
 
 from helpers import reference
 from helpers.loops import aligned_by_loops, calls, random, tensors_of
@@ -28,6 +29,12 @@ def trunk(channels=2):
     return nn.Sequential(
         nn.Conv2d(channels, 4, 5, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2, padding=1), nn.Conv2d(4, 3, 3)
     ).double()
+
+
+# Before torch 2.13 the size behind such a pooling is even or odd in a compiled graph, also without our layer.
+any_size = pytest.param(
+    trunk, marks=pytest.mark.skipif(torch.__version__ < TorchVersion("2.13"), reason="torch fixes pooled sizes")
+)
 
 
 def classifier(channels=2):
@@ -347,7 +354,7 @@ def compiler():
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("make", [trunk, classifier])
+@pytest.mark.parametrize("make", [any_size, classifier])
 @pytest.mark.parametrize("size", ["own", "input"])
 def test_many_sizes_are_compiled_at_most_twice(make, size):
     """And before it was ever called: the grid is found while it is traced."""
@@ -364,7 +371,7 @@ def test_many_sizes_are_compiled_at_most_twice(make, size):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("make", [trunk, classifier])
+@pytest.mark.parametrize("make", [any_size, classifier])
 @pytest.mark.parametrize("size", ["own", "input"])
 def test_it_is_exported_with_any_batch_height_and_width(make, size, strict):
     layer = ScaleInvariant(make(), (0.6, 1), size=size, pool="logsumexp")
