@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test reproduce release
+.PHONY: install test fuzz reproduce release
 
 install: $(STAMP)
 
@@ -17,6 +17,12 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+# Drawn calls against references in float64: make fuzz CASES=100000 SEED=1
+CASES ?= 10000
+SEED ?= 0
+fuzz: install
+	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) --seed $(SEED)
 
 reproduce: install
 	$(BIN)/scaleconv reproduce table1 --preset quick

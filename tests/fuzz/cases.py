@@ -1,0 +1,268 @@
+"""One drawn call each: what is called with what, and what must come out."""
+
+import math
+from random import Random
+
+import pytest
+import torch
+from torch import nn
+
+from fuzz.matrices import aligned_responses, read_matrix
+from helpers.tolerance import TOLERANCE
+from scaleconv import ScaleInvariant, SIConv2d, affine, convert, revert, rotation, scaling, shear, si_conv2d, ti_conv2d
+
+DTYPES = (torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16)
+SCALES = (0.5, 2.0, 3.0, 0.25, 4.0, 1.5)
+
+
+def run(seed, number, device="cpu"):
+    """Run a case; return its kind, and raise what is wrong with it."""
+    dice = Random(f"{seed} {number}")
+    kind = dice.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]
+    KINDS[kind][1](dice, device)
+    return kind
+
+
+class Call:
+    """Arguments of a convolution, every axis of its own."""
+
+    def __init__(self, dice):
+        self.groups = dice.choice([1, 1, 1, 2, 3])
+        per_group = dice.choice([1, 1, 2, 3, 16, 17])
+        filters = self.groups * dice.choice([1, 2, 3])
+        if dice.random() < 0.15:  # depthwise
+            self.groups, per_group = dice.choice([2, 5, 8]), 1
+            filters = self.groups
+        self.kernel = [dice.randint(1, 5) for _ in "hw"]
+        self.stride = [dice.choice([1, 1, 2, 3]) for _ in "hw"]
+        self.dilation = [dice.choice([1, 1, 1, 2, 3]) for _ in "hw"]
+        self.padding = [dice.choice([0, 0, 1, 2]) for _ in "hw"]
+        if dice.random() < 0.1:
+            self.padding = dice.choice(["same", "valid"])
+            self.stride = [1, 1] if self.padding == "same" else self.stride
+        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
+        least = [max(1, n - 2 * p) for n, p in zip(reach, self.pads(first=True), strict=True)]
+        size = [n + dice.choice([0, 0, 1, 2, 3, 5, 8]) for n in least]
+        self.images_shape = [dice.choice([0, 1, 1, 2, 3]), self.groups * per_group, *size]
+        self.weight_shape = [filters, per_group, *self.kernel]
+        self.has_bias = dice.random() < 0.7
+
+    def pads(self, first=False):
+        """Before and after each axis; or only before."""
+        total = [d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True)]
+        by_name = {"valid": [(0, 0)] * 2, "same": [(t // 2, t - t // 2) for t in total]}
+        pads = by_name[self.padding] if isinstance(self.padding, str) else [(p, p) for p in self.padding]
+        return [pad[0] for pad in pads] if first else pads
+
+    def arguments(self):
+        names = ("stride", "padding", "dilation", "groups")
+        return {name: value if isinstance(value := getattr(self, name), (int, str)) else tuple(value) for name in names}
+
+    def tensors(self, dice, dtype, device):
+        """Images, weight and bias in drawn layouts; the bias may be None."""
+        shapes = [self.images_shape, self.weight_shape, self.weight_shape[:1] if self.has_bias else None]
+        return [None if shape is None else draw_tensor(dice, shape, dtype).to(device) for shape in shapes]
+
+
+def draw_tensor(dice, shape, dtype):
+    """Numbers of one of several kinds in one of several layouts."""
+    random = torch.Generator().manual_seed(dice.getrandbits(40))
+    values = torch.randn(shape, generator=random, dtype=torch.float64)
+    kind = dice.choice(["normal"] * 4 + ["whole", "zero", "positive"])
+    values = {"normal": values, "whole": values.round(), "zero": values * 0, "positive": values.abs()}[kind].to(dtype)
+    layout = dice.choice(["contiguous", "contiguous", "channels_last", "transposed", "sliced", "expanded"])
+    if layout == "channels_last" and len(shape) == 4:
+        return values.to(memory_format=torch.channels_last)
+    if layout == "transposed":
+        return values.mT.contiguous().mT if len(shape) > 1 else values
+    if layout == "sliced":
+        wider = values.repeat_interleave(2, -1)
+        return wider[..., ::2]
+    if layout == "expanded" and shape[0] > 1:
+        return values[:1].expand(shape)
+    return values
+
+
+def draw_scales(dice):
+    others = {dice.choice([*SCALES, dice.uniform(0.2, 1), dice.uniform(1, 3), 1 + dice.uniform(-1e-3, 1e-3)])
+              for _ in range(dice.choice([0, 1, 2, 3, 4]))} - {1.0}  # fmt: skip
+    scales = [1.0, *others]
+    dice.shuffle(scales)
+    return tuple(scales)
+
+
+def draw_transform(dice):
+    kind = dice.choice(["rotation", "quarter", "scales", "shear", "mirror"])
+    if kind == "rotation":
+        return rotation(dice.uniform(-180, 180))
+    if kind == "quarter":
+        return rotation(dice.choice([45, 90, 135, 180, 270]))
+    if kind == "scales":
+        return scaling(dice.choice([0.5, 0.8, 1.7, 2.0]), dice.uniform(0.4, 2.2))
+    if kind == "shear":
+        return shear(dice.uniform(-1, 1), dice.uniform(-0.7, 0.7))
+    return affine(dice.choice([((1, 0), (0, -1)), ((-1, 0), (0, 2)), ((0, 1), (1, 0))]))
+
+
+def check_si_conv2d(dice, device):
+    call, scales, antialias = Call(dice), draw_scales(dice), dice.random() < 0.2
+    maps = [((s, 0.0), (0.0, s)) for s in scales]
+    check_call(dice, device, call, si_conv2d, maps, {"scales": scales, "antialias": antialias}, antialias=antialias)
+
+
+def check_ti_conv2d(dice, device):
+    call = Call(dice)
+    if isinstance(call.padding, str):
+        call.padding = [0, 0] if call.padding == "valid" else call.padding
+    transforms = list(
+        {each.numbers: each for each in (draw_transform(dice) for _ in range(dice.choice([1, 2, 3])))}.values()
+    )
+    transforms = [each for each in transforms if each != rotation(0)]
+    transforms.insert(dice.randint(0, len(transforms)), rotation(0))
+    reading = {
+        "interpolation": dice.choice(["bilinear", "nearest"]),
+        "border": dice.choice(["zeros", "clamp", "reflect"]),
+    }
+    maps = [each.matrix for each in transforms]
+    check_call(dice, device, call, ti_conv2d, maps, {"transforms": tuple(transforms), **reading}, **reading)
+
+
+def check_call(dice, device, call, function, maps, options, **reading):
+    """Output, winner and gradients of a call against the matrices."""
+    dtype = dice.choice(DTYPES)
+    tensors = call.tensors(dice, dtype, device)
+    unbatched = call.images_shape[0] == 1 and dice.random() < 0.1
+    graded = [tensor is not None and dice.random() < 0.8 for tensor in tensors]
+    leaves = [
+        tensor.detach().requires_grad_() if wanted else tensor for tensor, wanted in zip(tensors, graded, strict=True)
+    ]
+    arguments = {**call.arguments(), **options}
+    output, winner = function(leaves[0][0] if unbatched else leaves[0], *leaves[1:], **arguments, return_winner=True)
+    if unbatched:
+        output, winner = output[None], winner[None]
+    exact = [None if tensor is None else tensor.detach().double().cpu() for tensor in tensors]
+    exact = [tensor.requires_grad_() if wanted else tensor for tensor, wanted in zip(exact, graded, strict=True)]
+    aligned = aligned_responses(*exact, call.stride, call.pads(), call.dilation, call.groups, maps, **reading)
+    assert output.dtype == dtype
+    assert output.shape == aligned.shape[1:]
+    assert winner.dtype == torch.uint8
+    close(output, aligned.detach().amax(0), dtype, "output")
+    won = aligned.gather(0, winner.cpu().long()[None])[0]
+    close(won.detach(), aligned.detach().amax(0), dtype, "winner")
+    if not (any(graded) and output.numel()):
+        return
+    sent = draw_tensor(dice, output.shape, dtype)
+    grads = torch.autograd.grad(
+        output, [leaf for leaf, wanted in zip(leaves, graded, strict=True) if wanted], sent.to(device)
+    )
+    true = torch.autograd.grad(won, [leaf for leaf, wanted in zip(exact, graded, strict=True) if wanted], sent.double())
+    for grad, expected, name in zip(
+        grads, true, [n for n, w in zip(("input", "weight", "bias"), graded, strict=True) if w], strict=True
+    ):
+        close(grad, expected, dtype, f"gradient of {name}")
+
+
+def close(actual, expected, dtype, what):
+    if not expected.numel():
+        assert actual.shape == expected.shape, what
+        return
+    limit = 2 * TOLERANCE[dtype] * max(1.0, expected.abs().max().item())
+    error = (actual.double().cpu() - expected).abs().max().item()
+    assert error <= limit, f"{what}: off by {error:.3g}, allowed {limit:.3g}"
+
+
+def check_vectors(dice, device):
+    """`ScaleInvariant` around a module with vector output, its levels at their own size."""
+    scales, pool = draw_scales(dice), dice.choice(["max", "logsumexp", "mean"])
+    size = [dice.randint(9, 20) for _ in "hw"]
+    scales = tuple(s for s in scales if s == 1 or min(math.floor(s * n + 1e-6) for n in size) >= 5)
+    torch.manual_seed(dice.getrandbits(30))
+    module = nn.Sequential(nn.Conv2d(2, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double().to(device)
+    images = draw_tensor(dice, [dice.randint(1, 3), 2, *size], torch.float64).to(device)
+    answers = []
+    for s in scales:
+        level = [n if s == 1 else math.floor(s * n + 1e-6) for n in size]
+        grid = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in level)).numpy()
+        places = (grid - [(n - 1) / 2 for n in level]) / s + [(n - 1) / 2 for n in size]
+        matrix = torch.from_numpy(read_matrix(places.clip(0, [n - 1 for n in size]), size)[0]).to(device)
+        answers.append(module((images.flatten(2) @ matrix.T).unflatten(2, level)))
+    every = torch.stack(answers)
+    expected = {"max": every.amax(0), "mean": every.mean(0), "logsumexp": every.logsumexp(0)}[pool]
+    close(ScaleInvariant(module, scales, pool=pool)(images).detach(), expected.detach().cpu(), torch.float64, pool)
+
+
+def check_convert(dice, device):
+    """A converted chain of layers is the chain of their functions, and reverts bit for bit."""
+    layers, channels = [], 3
+    for _ in range(dice.randint(1, 3)):
+        filters = dice.choice([2, 3, 4])
+        layers += [
+            nn.Conv2d(
+                channels,
+                filters,
+                dice.choice([2, 3]),
+                dice.choice([1, 2]),
+                dice.choice([0, 1]),
+                bias=dice.random() < 0.7,
+            ),
+            dice.choice([nn.ReLU, nn.Tanh])(),
+        ]
+        channels = filters
+    plain, scales = nn.Sequential(*layers).double().to(device), draw_scales(dice)
+    images = draw_tensor(dice, [2, 3, dice.randint(14, 20), dice.randint(14, 20)], torch.float64).to(device)
+    converted, value = convert(plain, scales=scales), images
+    assert list(converted.state_dict()) == list(plain.state_dict())
+    for layer in plain:
+        if isinstance(layer, nn.Conv2d):
+            maps = [((s, 0.0), (0.0, s)) for s in scales]
+            pads = [(p, p) for p in layer.padding]
+            value = aligned_responses(value.cpu(), layer.weight.cpu(), None if layer.bias is None else layer.bias.cpu(),
+                                      layer.stride, pads, layer.dilation, 1, maps).amax(0).to(device)  # fmt: skip
+        else:
+            value = layer(value)
+    close(converted(images).detach(), value.detach().cpu(), torch.float64, "converted")
+    assert sum(isinstance(layer, SIConv2d) for layer in converted) == len(plain) // 2
+    assert torch.equal(revert(converted)(images), plain(images))
+
+
+# What is wrong, and the name that the message must give.
+WRONG = {
+    "stride": [0, -1, 1.5, "2", (1, 2, 3), None, True],
+    "padding": [-1, 0.5, "full", (1, 2, 3), None, True],
+    "dilation": [0, -2, 2.0, (1, 1, 1), None],
+    "groups": [0, -1, 7, 1.0, None, "1"],
+    "scales": [(), (2.0,), (1.0, 1.0), (1.0, -2.0), (1.0, 0.0), (1.0, math.nan), (1.0, math.inf), "12", 1.0, None,
+               (1.0, "2"), (1.0, 1e9), {1.0, 2.0}, (1.0, True)],
+}  # fmt: skip
+
+
+def check_refused(dice, device):
+    """One argument of a valid call is spoiled: an error that names an argument, its rule and the value."""
+    call = Call(dice)
+    tensors = call.tensors(dice, torch.float32, device)
+    arguments = {**call.arguments(), "scales": draw_scales(dice)}
+    name = dice.choice([*WRONG, "input", "weight", "bias", "dtype"])
+    if name in WRONG:
+        value = dice.choice(WRONG[name])
+        if name == "groups" and value == 7 and call.images_shape[1] == 7 * call.weight_shape[1]:
+            return
+        arguments[name] = value
+    elif name == "input":
+        tensors[0] = dice.choice([tensors[0][..., 0, 0], tensors[0].new_zeros(1, 1), None, [[1.0]], tensors[0][:, :0]])
+    elif name == "weight":
+        tensors[1] = dice.choice([tensors[1][0], tensors[1][:0], None, tensors[1].repeat(1, 2, 1, 1)])
+    elif name == "bias":
+        tensors[2] = dice.choice([tensors[1], torch.zeros(call.weight_shape[0] + 1, device=device), 3.0])
+    else:
+        tensors[1] = tensors[1].double()
+    with pytest.raises((ValueError, TypeError), match="`"):
+        si_conv2d(*tensors, **arguments)
+
+
+KINDS = {
+    "si_conv2d": (50, check_si_conv2d),
+    "ti_conv2d": (25, check_ti_conv2d),
+    "refused": (15, check_refused),
+    "ScaleInvariant": (5, check_vectors),
+    "convert": (5, check_convert),
+}
