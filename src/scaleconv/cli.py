@@ -403,20 +403,29 @@ def export(
     part: Part = None,
     data_dir: DataDir = None,
     count: Annotated[int | None, typer.Option(help="Write the first digits only. Default: all.")] = None,
+    task: Annotated[
+        str, typer.Option(help="classification, or segmentation: as many scenes of several digits, with masks.")
+    ] = "classification",
     scales: Scales = "fixed:1",
     size: Size = 28,
     seed: Seed = 0,
 ) -> None:
-    """Write digits as PNGs, in a folder for each class.
+    """Write digits as PNGs, in a folder for each class, or scenes of digits with their masks.
 
     `train --data` and `compare --data` read such a folder.
     """
-    from scaleconv.data import load_digits, make_set, parse_scales, write_folder
+    from scaleconv.data import load_digits, make_scenes, make_set, parse_scales, write_folder, write_scenes
+    from scaleconv.data.loading import check_task
 
+    check_task(task)
     distribution = parse_scales(scales)
     digits = load_digits(dataset, part, data_dir=data_dir).first(count)
-    write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
-    typer.echo(f"{path}: {len(digits)} digits on {size}×{size}, scales {distribution}")
+    if task == "segmentation":
+        write_scenes(make_scenes(digits.images, digits.labels, distribution, len(digits), size, seed=seed), path)
+    else:
+        write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
+    things = "scenes of digits" if task == "segmentation" else "digits"
+    typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
 
 
 @data_app.command()

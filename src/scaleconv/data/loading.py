@@ -270,8 +270,7 @@ def load_folder(
         OSError, ValueError: as `read_folder` and `read_masked_images`; or images differ in size, and neither `resize`
             nor `native` is given.
     """
-    if task not in TASKS:
-        raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {task!r}")
+    check_task(task)
     if fit not in FITS:
         raise ValueError(f"`fit` must be one of {', '.join(FITS)}, got {fit!r}")
     if channels not in (None, 1, 3):
@@ -294,6 +293,11 @@ def load_folder(
         )
     grey = all(image.grey for image in folder.images)
     return ImageData(folder, channels or (1 if grey else 3), size, fit)
+
+
+def check_task(task: str) -> None:
+    if task not in TASKS:
+        raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {task!r}")
 
 
 def decode(path: Path, channels: int, size: Size | None = None, fit: str = "crop") -> Tensor:

@@ -78,8 +78,10 @@ class NetworkSpec:
         network = self._plain(channels, size, classes)
         if self.variant == "converted":
             return convert(network, scales=self.scales, include=self.layers or "*")
-        if self.variant == "pyramid":  # maps are aligned whatever their size; a head of an image may need one size
-            return ScaleInvariant(network, scales=self.scales, size="own" if task == "segmentation" else "input")
+        if self.variant == "pyramid" and task == "segmentation":  # there is an output for every pixel
+            return ScaleInvariant(network, scales=self.scales, stride=1, offset=0)
+        if self.variant == "pyramid":
+            return ScaleInvariant(network, scales=self.scales, size="input")
         return network
 
     def check_task(self, task: str) -> None:

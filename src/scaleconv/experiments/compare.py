@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..data.loading import TASKS, ImageData, load_folder
+from ..data.loading import ImageData, check_task, load_folder
 from ..ops.signature import DEFAULT_SCALES
 from .classifier import DEFAULT_MODELS, VARIANTS, NetworkSpec
 from .distributed import join_processes
@@ -112,8 +112,7 @@ class FolderRequest:
 
     def spec(self) -> NetworkSpec:
         scales = DEFAULT_SCALES if self.scales is None else _numbers("scales", self.scales)
-        if self.task not in TASKS:
-            raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {self.task!r}")
+        check_task(self.task)
         spec = NetworkSpec(self.model or DEFAULT_MODELS[self.task], scales=scales, layers=_parts(self.layers))
         spec.check_task(self.task)
         return spec
