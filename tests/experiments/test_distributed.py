@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from helpers.networks import run_command
 from scaleconv.experiments import read_records
 from scaleconv.experiments.distributed import LOST, Processes, joint_norms
 
-# 24 images in batches of 7: shares of 3 and 3. Adam would divide gradients of 0 by their rounding.
-OPTIONS = ("--variant", "plain", "--epochs", "3", "--batch", "7", "--split", "0.2,0.2", "--average", "0.9")
+# 24 images in batches of 5: shares of 3 and 2. Adam would divide gradients of 0 by their rounding.
+OPTIONS = ("--variant", "plain", "--epochs", "2", "--batch", "5", "--split", "0.2,0.2", "--average", "0.9")
 TRAINING = ("--optimizer", "sgd", "--augment", "scale,flip,crop", "--device", "cpu", "--results")
 NORMED, KILLED = ("--model", "helpers.networks:make_normed"), ("--model", "helpers.networks:make_killed")
 
@@ -99,7 +100,7 @@ def test_two_processes_equal_one_and_the_first_alone_prints(run, together, image
 
 def test_a_lost_process_is_one_line_and_the_run_goes_on(run, together, images, tmp_path, mark):
     assert run(*command(images, tmp_path / "one", *KILLED))[0] == 0
-    mark.touch()
+    mark.write_text(str(int(signal.SIGKILL)))
     two = command(images, tmp_path / "two", *KILLED)
     (output, errors, code), (_, _, lost) = together(tmp_path, two)
     assert (code, lost) == (2, -9)
@@ -110,6 +111,15 @@ def test_a_lost_process_is_one_line_and_the_run_goes_on(run, together, images, t
     assert [code for *_, code in together(tmp_path, two)] == [0, 0]
     same(tmp_path / "one", tmp_path / "two")
     assert [code for *_, code in together(tmp_path, two)] == [0, 0]  # finished, and found so by both
+
+
+def test_a_signal_to_one_process_stops_all_with_a_checkpoint(together, images, tmp_path, mark):
+    mark.write_text(str(int(signal.SIGTERM)))
+    (_, errors, code), other = together(tmp_path, command(images, tmp_path / "two", *KILLED))
+    assert (code, *other) == (130, "", "", 130)
+    assert errors.startswith("scaleconv: interrupted; what was finished is kept")
+    (checkpoint,) = (tmp_path / "two" / "train" / "checkpoints").iterdir()
+    assert int(load_file(checkpoint)["position"]) == 5
 
 
 def test_torchrun_trains_on_masks(run, tmp_path):

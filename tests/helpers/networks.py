@@ -23,7 +23,7 @@ def make_normed(num_classes):
 
 
 class Killed(nn.Sequential):
-    """Kills the second process before a step, once: when it sees the file that the environment names."""
+    """Sends a signal to the second process in its fifth step, once: what the file says that the environment names."""
 
     steps = 0
 
@@ -31,8 +31,9 @@ class Killed(nn.Sequential):
         mark = Path(os.environ["KILLED"])
         Killed.steps += self.training
         if os.environ.get("RANK") == "1" and Killed.steps == 5 and mark.exists():
+            number = int(mark.read_text())
             mark.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+            signal.raise_signal(number)
         return super().forward(images)
 
 

@@ -102,7 +102,7 @@ class ImageSet(Dataset[Batch | str]):
         if len(set(self.sizes)) != 1 or planes * len(self) * np.prod(self.sizes[0]) > KEPT_BYTES:
             return None
         with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-            return _stacked(list(pool.map(self.__getitem__, range(len(self)))))
+            return _usable(_stacked(list(pool.map(self.__getitem__, range(len(self))))))
 
     def batches(self, batches: Iterable[Sequence[int]], workers: int = 0) -> Iterator[Batch]:
         """Images (N, C, H, W) uint8 and labels (N,) or (N, H, W), decoded ahead by so many worker processes.
@@ -120,12 +120,12 @@ class ImageSet(Dataset[Batch | str]):
             self,
             batch_sampler=batches,  # type: ignore[arg-type]  # any iterable will do
             num_workers=workers,
-            collate_fn=list,
+            collate_fn=_stacked,  # by the worker that decoded them
             worker_init_fn=_ignore_interrupts if workers else None,
             persistent_workers=False,
         )
         for found in loader:
-            yield _stacked(found)
+            yield _usable(found)
 
 
 @dataclass(frozen=True)
@@ -355,12 +355,19 @@ def _fitted(image: Any, size: Size, fit: str, *, mask: bool = False) -> Any:
     return np.pad(pixels, margins + [(0, 0)] * (pixels.ndim - 2), mode="edge")
 
 
-def _stacked(found: Sequence[Batch | str]) -> Batch:
+def _stacked(found: Sequence[Batch | str]) -> Batch | str:
+    """Images and labels of a batch, or why one of them cannot be read."""
     for each in found:
         if isinstance(each, str):
-            raise OSError(each)
+            return each
     pairs = [each for each in found if not isinstance(each, str)]
     return torch.stack([image for image, _ in pairs]), torch.stack([label for _, label in pairs])
+
+
+def _usable(found: Batch | str) -> Batch:
+    if isinstance(found, str):
+        raise OSError(found)
+    return found
 
 
 def _ignore_interrupts(_: int) -> None:
