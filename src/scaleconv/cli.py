@@ -410,7 +410,7 @@ def export(
     size: Size = 28,
     seed: Seed = 0,
 ) -> None:
-    """Write digits as PNGs, in a folder for each class, or scenes of digits with their masks.
+    """Write digits as PNGs by class, or scenes with masks.
 
     `train --data` and `compare --data` read such a folder.
     """

@@ -3,13 +3,15 @@
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
 from helpers.command import refused
-from helpers.folders import write_classes, write_masks
+from helpers.folders import write_classes, write_image, write_masks
 from scaleconv import SIConv2d
 from scaleconv.data import load_folder
 from scaleconv.experiments import FitSettings, NetworkSpec, evaluate, fit, load, read_records, training
@@ -173,3 +175,26 @@ def test_scenes_are_exported_as_images_and_masks(run):
     assert (code, errors, output) == (0, "", "scenes: 4 scenes of digits on 48×48, scales fixed:1\n")
     assert load_folder("scenes", task="segmentation").folder.classes[-1] == "10"
     refused(run("data", "export", "more", "--task", "bent"), "`task` must be one of")
+
+
+def test_a_hostile_folder_is_named_file_by_file_and_trained_on(run, tmp_path):
+    """Every kind of image that can be used, beside files that cannot; none of them ends in a traceback."""
+    photos = write_masks(tmp_path / "photos", 5, size=(12, 10))
+    images, masks = photos / "images", photos / "masks"
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    write_image(images / "turned.jpg", size=(10, 12), exif=turned)  # upright, 12×10
+    write_image(images / "clear.png", size=(12, 10), mode="RGBA", seed=1)
+    write_image(images / "palette.png", size=(12, 10), mode="P", seed=2)
+    Image.fromarray(np.arange(120, dtype=np.uint16).reshape(12, 10) * 500).save(images / "deep.png")
+    for name in ("turned", "clear", "palette", "deep", "sideways", "cut", "huge"):
+        Image.fromarray(np.tile(np.uint8([0, 1]), (12, 5))).save(masks / f"{name}.png")
+    write_image(images / "sideways.png", size=(10, 12), seed=3)
+    (images / "cut.png").write_bytes((images / "clear.png").read_bytes()[:90])
+    Image.new("1", (30_000, 30_000)).save(images / "huge.png")
+    code, output, errors = run("train", "--data", photos, *TINY, "--variant", "plain", "--resize", "8")
+    assert (code, errors) == (0, "")
+    assert "9 images of 2 classes (7 to train, 1 to val, 1 to test)\n3 left out:\n" in output
+    left_out = (tmp_path / "results" / "train" / "skipped.txt").read_text().splitlines()
+    assert [line.split()[0] for line in left_out] == ["images/cut.png", "images/huge.png", "masks/sideways.png"]
+    assert left_out[2] == "masks/sideways.png is 12×10, its image 10×12"
