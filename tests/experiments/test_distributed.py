@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from helpers.folders import write_classes, write_masks
+from helpers.folders import write_image, write_masks
 from helpers.networks import run_command
 from scaleconv.experiments import read_records
 from scaleconv.experiments.distributed import LOST, Processes, joint_norms
@@ -25,7 +25,11 @@ NORMED, KILLED = ("--model", "helpers.networks:make_normed"), ("--model", "helpe
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    return write_classes(tmp_path_factory.mktemp("images"), 20, size=(16, 16))
+    """Noise of no class, so that some images are taken for one and some for the other."""
+    root = tmp_path_factory.mktemp("images")
+    for index in range(40):
+        write_image(root / ("cat", "dog")[index % 2] / f"{index}.png", size=(16, 16), seed=index)
+    return root
 
 
 def command(data, results, *options):
