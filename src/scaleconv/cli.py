@@ -45,7 +45,14 @@ Set = Annotated[
 Epochs = Annotated[int | None, typer.Option(help="Epochs of training.")]
 
 # Of a folder of images.
-Network = Annotated[str, typer.Option(help="convnet, resnet18 or package.module:factory, called with num_classes=.")]
+Task = Annotated[str, typer.Option(help="classification, or segmentation of the folders images and masks.")]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="convnet, resnet18, unet or package.module:factory, called with num_classes=. "
+        "Default: resnet18, for segmentation unet."
+    ),
+]
 NetworkScales = Annotated[
     str | None, typer.Option(help="Scales of converted and pyramid, such as 0.5,1,2. Default: those of SIConv2d.")
 ]
@@ -175,7 +182,8 @@ def train(
     data_dir: DataDir = None,
     settings: Set = None,
     data: Annotated[Path | None, typer.Option(help="A folder of images, one folder for each class.")] = None,
-    model: Network = "resnet18",
+    task: Task = "classification",
+    model: Network = None,
     variant: Annotated[
         str, typer.Option(help="Some of plain,converted,pyramid: each is trained, all are shown side by side.")
     ] = "plain,converted",
@@ -223,7 +231,8 @@ def train(
 def compare(
     data: Annotated[Path, typer.Option(help="A folder of images, one folder for each class.")],
     seeds: Annotated[int, typer.Option(help="How often each method is trained.")] = 3,
-    model: Network = "resnet18",
+    task: Task = "classification",
+    model: Network = None,
     scales: NetworkScales = None,
     layers: Layers = None,
     resize: Resize = None,
@@ -394,20 +403,29 @@ def export(
     part: Part = None,
     data_dir: DataDir = None,
     count: Annotated[int | None, typer.Option(help="Write the first digits only. Default: all.")] = None,
+    task: Annotated[
+        str, typer.Option(help="classification, or segmentation: as many scenes of several digits, with masks.")
+    ] = "classification",
     scales: Scales = "fixed:1",
     size: Size = 28,
     seed: Seed = 0,
 ) -> None:
-    """Write digits as PNGs, in a folder for each class.
+    """Write digits as PNGs by class, or scenes with masks.
 
     `train --data` and `compare --data` read such a folder.
     """
-    from scaleconv.data import load_digits, make_set, parse_scales, write_folder
+    from scaleconv.data import load_digits, make_scenes, make_set, parse_scales, write_folder, write_scenes
+    from scaleconv.data.loading import check_task
 
+    check_task(task)
     distribution = parse_scales(scales)
     digits = load_digits(dataset, part, data_dir=data_dir).first(count)
-    write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
-    typer.echo(f"{path}: {len(digits)} digits on {size}×{size}, scales {distribution}")
+    if task == "segmentation":
+        write_scenes(make_scenes(digits.images, digits.labels, distribution, len(digits), size, seed=seed), path)
+    else:
+        write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
+    things = "scenes of digits" if task == "segmentation" else "digits"
+    typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
 
 
 @data_app.command()
@@ -456,7 +474,8 @@ def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[i
 
     request = FolderRequest(**{field.name: given[field.name] for field in fields(FolderRequest)})
     for line in run_folder(request, variants, seeds):
-        typer.echo(line)
+        if _leads():
+            typer.echo(line)
 
 
 def _print_digits(data_dir: Path | None) -> None:
@@ -505,6 +524,11 @@ def _whole_numbers(option: str, text: str) -> list[int]:
         raise ValueError(f"`{option}` must be whole numbers separated by commas, got {text!r}") from None
 
 
+def _leads() -> bool:
+    """Whether this is the first of the processes that torchrun has started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and end the process with its exit code."""
     try:
@@ -519,7 +543,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = 1
     except Exception as error:
         code = _report(error)
-    if code == INTERRUPTED:  # some versions of typer return it, others raise
+    if code == INTERRUPTED and _leads():  # some versions of typer return it, others raise
         resumes = (sys.argv[1:] if arguments is None else arguments)[:1] in (["reproduce"], ["train"], ["compare"])
         kept = "; what was finished is kept, and the same command goes on from there" if resumes else ""
         print(f"scaleconv: interrupted{kept}", file=sys.stderr)
@@ -537,7 +561,8 @@ def _report(error: Exception) -> int:
     else:
         text = usage() if usage else str(error) if known else f"unforeseen {type(error).__name__}: {error}"
     # A group without a command answers with its help, the only message of more than one line.
-    print(text if text.startswith("Usage:") else f"scaleconv: {' '.join(text.split())}", file=sys.stderr)
+    speaker = "scaleconv" if _leads() else f"scaleconv, process {os.environ['RANK']}"
+    print(text if text.startswith("Usage:") else f"{speaker}: {' '.join(text.split())}", file=sys.stderr)
     return 2 if usage or known else 1
 
 

@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from scaleconv.data.augment import Placement, draw_placement, place, rescale
+from scaleconv.data.augment import (
+    AUGMENTATIONS,
+    Placement,
+    draw_placement,
+    place,
+    place_masks,
+    rescale,
+    rescale_masks,
+)
+from scaleconv.data.masks import IGNORE
 
 
 def placement(count, scale=1.0, shift=(0.0, 0.0), flip=False):
@@ -74,3 +83,29 @@ def test_draws_fill_their_ranges_and_only_what_is_asked_for():
     assert not still.shift.any()
     with pytest.raises(ValueError, match="`augment` must be some of scale, flip, crop, got 'rotate'"):
         draw_placement(("rotate",), 0, 1, [0])
+
+
+def test_a_mask_moves_with_its_image():
+    """Away from the border of a shape, image and mask agree, whatever is drawn."""
+    shapes = torch.zeros(8, 32, 32, dtype=torch.uint8)
+    shapes[:, 6:16, 8:24] = shapes[:, 16:26, 4:12] = 1
+    drawn = draw_placement(AUGMENTATIONS, 0, 1, range(8))
+    moved, seen = place_masks(shapes, drawn), place(shapes[:, None].double(), drawn)[:, 0]
+    assert len({tuple(mask.flatten().tolist()) for mask in moved}) == 8
+    labelled = moved != IGNORE
+    assert not labelled.all()  # where an image shrinks, its edge is repeated, but has no label
+    assert (seen - moved).abs()[labelled].median() < 1e-9
+    assert ((seen - moved).abs()[labelled] > 0.6).float().mean() < 0.02
+
+
+def test_a_mask_keeps_its_numbers_and_loses_them_beyond_the_edge():
+    mask = torch.arange(36, dtype=torch.uint8).view(1, 6, 6)
+    assert torch.equal(rescale_masks(mask, 1.0), mask)
+    assert rescale_masks(mask, 2.0).unique().tolist() == [*range(7, 11), *range(13, 17), *range(19, 23), *range(25, 29)]
+    small = rescale_masks(mask, 0.5)
+    assert (small[0, 0] == IGNORE).all()
+    assert int((small != IGNORE).sum()) == 9
+    assert torch.equal(place_masks(mask, placement(1, flip=True)), mask.flip(2))
+    moved = place_masks(mask, placement(1, shift=(1 / 6, 0)))
+    assert torch.equal(moved[0, 1:], mask[0, :-1])
+    assert moved[0, 0].unique().tolist() == [IGNORE]

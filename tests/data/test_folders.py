@@ -186,7 +186,7 @@ def test_what_cannot_be_used_at_all_is_refused(tmp_path):
     refused("must hold images of every class in train, got none of emu")
     shutil.rmtree(root / "test")
     (root / "test" / "cat").mkdir(parents=True)
-    refused("must hold images to test on, got none in .*test")
+    refused("must hold images to test on, got none")
 
 
 def test_the_fingerprint_follows_bytes_names_and_parts_but_not_the_place(tmp_path):

@@ -86,7 +86,7 @@ def test_images_of_one_size_keep_it_and_others_need_a_decision(tmp_path):
 
 def test_mean_and_std_are_those_of_the_training_pixels(tmp_path):
     data = load_folder(write_classes(tmp_path, 10))
-    pixels = torch.stack([data.train[index] for index in range(len(data.train))]).double() / 255
+    pixels = torch.stack([data.train[index][0] for index in range(len(data.train))]).double() / 255
     mean, std = data.moments
     assert mean[0] == pytest.approx(float(pixels.mean()), abs=1e-6)
     assert std[0] == pytest.approx(float(pixels.std(correction=0)), abs=1e-6)
@@ -118,12 +118,15 @@ def test_neither_workers_nor_memory_change_what_comes_out(tmp_path, monkeypatch)
     kept = load_folder(tmp_path, resize=8).train
     assert kept.kept is not None
     expected = list(kept.batches(order))
+    assert [labels.tolist() for _, labels in expected] == [kept.labels[indices].tolist() for indices in order]
     monkeypatch.setattr(loading, "KEPT_BYTES", 0)
     for workers in (0, 1, 2):
         decoded = load_folder(tmp_path, resize=8).train
         assert decoded.kept is None
         found = list(decoded.batches(iter(order), workers))
-        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+        for (images, labels), (others, theirs) in zip(expected, found, strict=True):
+            assert torch.equal(images, others)
+            assert torch.equal(labels, theirs)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -185,7 +185,9 @@ def test_bad_combinations_are_one_line(run, images, tmp_path):
     refused(run("train", "--data", images, "--fold", "1"), "`--fold` must not be given with --data")
     refused(run("train", "--data", images, "--set", "a=1"), "`--set` must not be given with --data")
     data = ("train", "--data", images)
-    refused(run(*data, "--model", "lenet"), "`model` must be convnet, resnet18 or package.module:factory, got 'lenet'")
+    refused(
+        run(*data, "--model", "lenet"), "`model` must be convnet, resnet18, unet or package.module:factory, got 'lenet'"
+    )
     refused(run(*data, "--variant", "bent"), "`variant` must be some of plain, converted, pyramid, got 'bent'")
     refused(run(*data, "--scales", "a,b"), "`scales` must be numbers separated by commas, got 'a,b'")
     refused(run(*data, "--scales", "0.5,2"), "`scales`", "1")

@@ -222,7 +222,7 @@ def test_a_network_of_someone_else_is_made_by_its_factory(data, tmp_path, monkey
         ("nowhere:make", "can be imported"),
         ("theirs:other", "can be imported"),
         ("theirs:number", "must return a torch.nn.Module, got int"),
-        ("lenet", "must be convnet, resnet18 or package.module:factory, got 'lenet'"),
+        ("lenet", "must be convnet, resnet18, unet or package.module:factory, got 'lenet'"),
     ):
         with pytest.raises(ValueError, match=f"`model` .*{message}"):
             NetworkSpec(name).make(3, None, 2)
@@ -362,9 +362,11 @@ def test_accuracy_at_a_scale_is_that_of_rescaled_images(tmp_path):
         Image.fromarray(square).save(tmp_path / name / f"{index}.png")
     images = load_folder(tmp_path).train
     assert images.labels.tolist() == [0, 0, 1, 1]
-    correct = evaluate.score(Wide(), images, "cpu", (0.5, 1.0, 2.0))
-    assert correct.tolist() == [[True, True, False, False], [True, True, False, False], [False, False, True, True]]
-    assert evaluate.error_percent(torch.tensor([True, False, True, True])) == 25
+    tally = evaluate.score(Wide(), images, "cpu", (0.5, 1.0, 2.0))
+    assert tally.right.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]]
+    assert tally.counted.unique().tolist() == [1]
+    assert tally.error(1) == 50
+    assert tally.error(2, torch.tensor([False, True, True, True])) == pytest.approx(100 / 3)
 
 
 def test_operations_are_counted_for_every_kind_of_layer():

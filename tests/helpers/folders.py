@@ -28,3 +28,19 @@ def write_classes(root, count=10, classes=("cat", "dog"), size=(12, 12)):
 def parts(folder):
     """The names of the images in each part."""
     return {part: [image.name for image in getattr(folder, part)] for part in ("train", "val", "test")}
+
+
+def write_masks(root, count=12, size=(16, 16)):
+    """A light square on a dark ground with noise, and its mask: 1 on the square, 0 elsewhere, no label in a corner."""
+    for part in ("images", "masks"):
+        (root / part).mkdir(parents=True, exist_ok=True)
+    for index in range(count):
+        random = np.random.default_rng(index)
+        mask = np.zeros(size, np.uint8)
+        top, left = random.integers(0, size[0] // 2), random.integers(0, size[1] // 2)
+        mask[top : top + size[0] // 2, left : left + size[1] // 2] = 1
+        image = random.integers(0, 60, size, dtype=np.uint8) + 150 * mask
+        mask[0, 0] = 255
+        Image.fromarray(image).save(root / "images" / f"{index:03}.png")
+        Image.fromarray(mask).save(root / "masks" / f"{index:03}.png")
+    return root

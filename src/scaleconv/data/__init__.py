@@ -10,7 +10,7 @@ from .digits import Digits, embedded_digits, load_digits
 from .folders import ImageFolder, read_folder, write_folder
 from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
 from .loading import ImageData, load_folder
-from .masks import MaskedImages, read_image, read_mask, read_masked_images
+from .masks import read_image, read_mask, read_masked_images, write_scenes
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
@@ -34,7 +34,6 @@ __all__ = [
     "ImageData",
     "ImageFolder",
     "Listed",
-    "MaskedImages",
     "Parameters",
     "ScaleDistribution",
     "ScaledSet",
@@ -64,5 +63,6 @@ __all__ = [
     "subtract_mean",
     "write_folder",
     "write_preview",
+    "write_scenes",
     "write_set",
 ]

@@ -1,6 +1,7 @@
 """Rescaling, flipping and shifting batches of images, on any device: to augment them, and to test at other scales.
 
-All three are one linear map along each axis, so a batch is resampled by two products with small matrices. What is drawn
+All three are one linear map along each axis, so a batch is resampled by two products with small matrices, and a mask
+moves with its image. What is drawn
 for an image depends on (seed, epoch, index of the image) alone: not on the batch, the order or the number of workers.
 """
 
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+from .masks import IGNORE
 
 AUGMENTATIONS = ("scale", "flip", "crop")
 LARGEST_SCALE = 2.0  # the least one is its inverse
@@ -88,20 +91,56 @@ def place(images: Tensor, placement: Placement) -> Tensor:
     return rows @ images @ columns.mT
 
 
+def place_masks(masks: Tensor, placement: Placement) -> Tensor:
+    """Lay each mask where `place` lays its image: the nearest class number, and no label beyond the edge.
+
+    Shapes: masks (N, H, W) of integers → (N, H, W).
+
+    Example:
+        >>> rescale_masks(torch.arange(5, dtype=torch.uint8).expand(1, 5, 5), 0.5)[0, 2]
+        tensor([255,   0,   2,   4, 255], dtype=torch.uint8)
+    """
+    count, height, width = masks.shape
+    never = torch.zeros_like(placement.flip)
+    rows = _sources(height, placement.scale, placement.shift[:, 0], never)
+    columns = _sources(width, placement.scale, placement.shift[:, 1], placement.flip)
+    moved = masks
+    for axis, sources in ((1, rows), (2, columns)):
+        nearest = (sources + 0.5).floor().long().to(masks.device).unsqueeze(3 - axis)  # (N, H, 1) or (N, 1, W)
+        inside = (nearest >= 0) & (nearest < masks.shape[axis])
+        index = nearest.clamp(0, masks.shape[axis] - 1).expand(count, height, width)
+        moved = moved.gather(axis, index).where(inside, IGNORE)
+    return moved
+
+
 def rescale(images: Tensor, scale: float) -> Tensor:
     """Rescale all images (N, C, H, W) about their centre, on a canvas of the same size, as `place` does."""
-    if scale == 1:
-        return images
+    return images if scale == 1 else place(images, _about_the_centre(scale))
+
+
+def rescale_masks(masks: Tensor, scale: float) -> Tensor:
+    """Rescale all masks (N, H, W) about their centre, as `place_masks` does."""
+    return masks if scale == 1 else place_masks(masks, _about_the_centre(scale))
+
+
+def _about_the_centre(scale: float) -> Placement:
+    """Of any number of images."""
     still = torch.zeros(1, dtype=torch.float64)
-    return place(images, Placement(still + scale, torch.stack([still, still], 1), still.bool()))
+    return Placement(still + scale, torch.stack([still, still], 1), still.bool())
+
+
+def _sources(length: int, scale: Tensor, shift: Tensor, flip: Tensor) -> Tensor:
+    """Where each canvas pixel of one axis reads each image, in float64: (N, length)."""
+    centre = (length - 1) / 2
+    pixels = torch.arange(length, dtype=torch.float64)
+    sources = (pixels - centre - length * shift.unsqueeze(1)) / scale.unsqueeze(1) + centre
+    return torch.where(flip.unsqueeze(1), length - 1 - sources, sources)
 
 
 def _weights(length: int, scale: Tensor, shift: Tensor, flip: Tensor) -> Tensor:
     """The sampling matrix of one axis for each image, in float64: (N, length, length)."""
-    centre = (length - 1) / 2
     pixels = torch.arange(length, dtype=torch.float64)
-    sources = (pixels - centre - length * shift.unsqueeze(1)) / scale.unsqueeze(1) + centre  # (N, length)
-    sources = torch.where(flip.unsqueeze(1), length - 1 - sources, sources).clamp(0, length - 1)
+    sources = _sources(length, scale, shift, flip).clamp(0, length - 1)
     reach = (1 / scale).clamp(min=1).reshape(-1, 1, 1)
     weights = (1 - (sources.unsqueeze(-1) - pixels).abs() / reach).clamp(min=0)
     return weights / weights.sum(-1, keepdim=True)

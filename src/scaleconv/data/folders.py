@@ -42,10 +42,11 @@ class ImageFile:
 
     Attributes:
         name: its path inside the folder.
-        label: index of its class.
+        label: index of its class; −1 where a mask has the classes.
         size: (height, width), upright.
         grey: whether it has no colour.
-        checksum: of its bytes.
+        checksum: of its bytes, and of those of its mask.
+        mask: path of its mask inside the folder; empty where images have none.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ImageFile:
     size: Size
     grey: bool
     checksum: str
+    mask: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ class ImageFolder:
     @property
     def images(self) -> tuple[ImageFile, ...]:
         return (*self.train, *self.val, *self.test)
+
+    @property
+    def masked(self) -> bool:
+        """Whether every image has a mask, in place of a class."""
+        return bool(self.train[0].mask)
 
     def fingerprint(self) -> str:
         """SHA-256 of everything a result may depend on: names, bytes, labels and parts of all images."""
@@ -136,14 +143,10 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
     folder = Path(root)
     if not folder.is_dir():
         raise NotADirectoryError(f"`data` must be a directory with a folder for each class, got {folder}")
-    for name, share in (("val", val), ("test", test)):
-        if not 0 <= share < 1:
-            raise ValueError(f"`{name}` must be at least 0 and below 1, got {share}")
-    if val + test >= 1 or test == 0:
-        raise ValueError(f"`test` (={test}) must be above 0, and with `val` (={val}) below 1")
+    check_shares(val, test)
     import_pillow()
     skipped: list[Skipped] = []
-    parts = _parts(folder)
+    parts = find_parts(folder)
     found = [(part, *each) for part, path in parts.items() for each in _class_files(path, folder, skipped)]
     _refuse_case(folder, {name for _, name, _ in found})
     usable = _usable(folder, [(part, name, path) for part, name, files in found for path in files], skipped)
@@ -158,15 +161,36 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
     for label, name in enumerate(names):
         own = {part: [replace(image, label=label) for image in usable.get((name, part), [])] for part in parts}
         if "" in own:
-            own = _divide(own[""], name, val, test, seed=(seed, PURPOSE, label))
+            own = divide(own[""], name, val, test, seed=(seed, PURPOSE, label))
         if not own["train"]:
             raise ValueError(f"`data` (={folder}) must hold images of every class in train, got none of {name}")
         for part, images in own.items():
             divided[part] += images
-    if not divided["test"]:
-        raise ValueError(f"`data` (={folder}) must hold images to test on, got none in {folder / _last_part(parts)}")
-    train, validation, tested = (tuple(divided[part]) for part in ("train", "val", "test"))
-    return ImageFolder(folder, tuple(names), train, validation, tested, tuple(skipped))
+    return divided_folder(folder, names, divided, skipped)
+
+
+def divided_folder(
+    root: Path, classes: Sequence[str], divided: dict[str, list[ImageFile]], skipped: Sequence[Skipped]
+) -> ImageFolder:
+    """What was found in a folder, by part.
+
+    Raises:
+        ValueError: there is no image to train or to test on.
+    """
+    for part in ("train", "test"):
+        if not divided[part]:
+            raise ValueError(f"`data` (={root}) must hold images to {part} on, got none")
+    train, val, test = (tuple(divided[part]) for part in ("train", "val", "test"))
+    return ImageFolder(root, tuple(classes), train, val, test, tuple(skipped))
+
+
+def check_shares(val: float, test: float) -> None:
+    """Of the images to validate and to test on."""
+    for name, share in (("val", val), ("test", test)):
+        if not 0 <= share < 1:
+            raise ValueError(f"`{name}` must be at least 0 and below 1, got {share}")
+    if val + test >= 1 or test == 0:
+        raise ValueError(f"`test` (={test}) must be above 0, and with `val` (={val}) below 1")
 
 
 def import_pillow() -> Any:
@@ -193,25 +217,32 @@ def write_folder(scaled: ScaledSet, root: str | os.PathLike[str]) -> Path:
         ValueError: there is something of that name already.
     """
     image = import_pillow()
+    with new_folder(root) as part:
+        for label in scaled.labels.unique().tolist():
+            (part / str(label)).mkdir(parents=True)
+        pixels = (scaled.images[:, 0] * 255).round().byte().numpy()
+        for index, (digit, label) in enumerate(zip(pixels, scaled.labels.tolist(), strict=True)):
+            image.fromarray(digit).save(part / str(label) / f"{index:05}.png")
+    return Path(root)
+
+
+@contextmanager
+def new_folder(root: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to fill, which gets its name when it is whole."""
     folder = Path(root)
     if folder.exists():
         raise ValueError(f"`path` must name a folder that is not there yet, got {folder}")
     part = folder.with_name(f".{folder.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)  # of a killed run
-        for label in scaled.labels.unique().tolist():
-            (part / str(label)).mkdir(parents=True)
-        pixels = (scaled.images[:, 0] * 255).round().byte().numpy()
-        for index, (digit, label) in enumerate(zip(pixels, scaled.labels.tolist(), strict=True)):
-            image.fromarray(digit).save(part / str(label) / f"{index:05}.png")
+        yield part
         part.rename(folder)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise type(error)(f"cannot write {folder} ({error.strerror}): name another folder, or make room") from None
-    return folder
 
 
-def _parts(root: Path) -> dict[str, Path]:
+def find_parts(root: Path) -> dict[str, Path]:
     """The folders of the parts, test first; the whole folder under "" where it is not divided."""
     names = {entry.name for entry in _entries(root) if not entry.name.startswith(".") and entry.is_dir()}
     if not names or not names <= set(PARTS) or "train" not in names:
@@ -221,10 +252,6 @@ def _parts(root: Path) -> dict[str, Path]:
     if "test" not in names:
         return {"test": root / "val", "train": root / "train"}
     return {part: root / part for part in PARTS if part in names}
-
-
-def _last_part(parts: dict[str, Path]) -> str:
-    return parts["test"].name if "test" in parts else "."
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -295,7 +322,7 @@ def _usable(
     usable: dict[tuple[str, str], list[ImageFile]] = {}
     taken: dict[str, str] = {}
     with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        for (part, name, path), found in zip(files, pool.map(_inspect, (path for *_, path in files)), strict=True):
+        for (part, name, path), found in zip(files, pool.map(inspect, (path for *_, path in files)), strict=True):
             inside = str(path.relative_to(root))
             if isinstance(found, str):
                 skipped.append(Skipped(printable(inside), found))
@@ -307,7 +334,7 @@ def _usable(
     return usable
 
 
-def _inspect(path: Path) -> ImageFile | str:
+def inspect(path: Path) -> ImageFile | str:
     """What is known of an image without its place in the folder, or why it cannot be used.
 
     The header is read first, and only an image of bearable size is decoded. Of a JPEG an eighth of the size is enough
@@ -331,9 +358,9 @@ def _inspect(path: Path) -> ImageFile | str:
         return _too_large("more")
     except pillow.UnidentifiedImageError:
         return f"is not an image ({', '.join(FORMATS)})"
-    except PermissionError as error:
-        return f"cannot be read ({error.strerror})"
     except Exception as error:  # Pillow raises whatever a damaged file makes its parsers stumble over
+        if isinstance(error, OSError) and error.strerror:  # the system's, not Pillow's
+            return f"cannot be read ({error.strerror})"
         return f"is broken ({' '.join(str(error).split()) or type(error).__name__})"
 
 
@@ -341,16 +368,16 @@ def _too_large(size: str) -> str:
     return f"is too large ({size} pixels, at most {MOST_PIXELS:,})"
 
 
-def _divide(
+def divide(
     images: list[ImageFile], name: str, val: float, test: float, *, seed: tuple[int, ...]
 ) -> dict[str, list[ImageFile]]:
-    """One class at random: at least an image to each part that is asked for."""
+    """The images of a class, or all, at random: at least one to each part that is asked for."""
     tested = max(1, round(test * len(images)))
     validated = max(1, round(val * len(images))) if val else 0
     if len(images) <= tested + validated:
         raise ValueError(
-            f"`data` must hold at least {tested + validated + 1} images of every class to divide them, got "
-            f"{len(images)} of {name}"
+            f"`data` must hold at least {tested + validated + 1} images{' of every class' if name else ''} to divide "
+            f"them, got {len(images)}{f' of {name}' if name else ''}"
         )
     order = np.argsort(raw_stream(len(images), *seed), kind="stable").tolist()
     chosen = {"test": order[:tested], "val": order[tested : tested + validated], "train": order[tested + validated :]}

@@ -1,4 +1,4 @@
-"""Images of a folder as tensors, batch by batch.
+"""Images of a folder as tensors, batch by batch, with their labels or masks.
 
 `load_folder` says how images are brought to one size, or that they keep their own; an `ImageSet` decodes the images of
 one part; `Order` says which images make up which batch. The order depends on the seed and the epoch alone, and a batch
@@ -33,8 +33,10 @@ from .folders import (
     quiet_pillow,
     read_folder,
 )
+from .masks import IGNORE, read_mask, read_masked_images
 from .scales import raw_stream
 
+TASKS = ("classification", "segmentation")
 FITS = ("crop", "letterbox")
 KEPT_BYTES = 2**28  # of a set that is kept in memory
 SAMPLED = 1000  # training images that mean and standard deviation are taken of
@@ -42,65 +44,88 @@ LEAST_STD = 1 / 255
 PURPOSE = 4  # of the random stream
 
 
-class ImageSet(Dataset[Tensor | str]):
-    """The images of one part, decoded when they are asked for: (C, H, W) uint8.
+Batch = tuple[Tensor, Tensor]
+
+
+class ImageSet(Dataset[Batch | str]):
+    """The images of one part, decoded when they are asked for: (C, H, W) uint8, each with its label or mask.
 
     Args:
         root: the folder.
         files: of the part.
+        classes: how many there are.
         channels: 1 or 3.
         size: (height, width) of all images; None leaves each its own.
         fit: `crop` or `letterbox`.
     """
 
-    def __init__(self, root: Path, files: Sequence[ImageFile], channels: int, size: Size | None, fit: str) -> None:
-        self.root, self.files, self.channels, self.size, self.fit = root, files, channels, size, fit
+    def __init__(
+        self, root: Path, files: Sequence[ImageFile], classes: int, channels: int, size: Size | None, fit: str
+    ) -> None:
+        self.root, self.files, self.classes, self.channels = root, files, classes, channels
+        self.size, self.fit = size, fit
         self.labels = torch.tensor([file.label for file in files], dtype=torch.long)
 
     def __len__(self) -> int:
         return len(self.files)
 
     @property
+    def masked(self) -> bool:
+        """Whether there is a label for each pixel."""
+        return any(file.mask for file in self.files)
+
+    @property
     def sizes(self) -> list[Size]:
         """Of the tensors."""
         return [self.size or file.size for file in self.files]
 
-    def __getitem__(self, index: int) -> Tensor | str:
-        """An image, or why it cannot be read: an exception would come out of a worker with its whole traceback."""
-        path = self.root / self.files[index].name
+    def __getitem__(self, index: int) -> Batch | str:
+        """An image with its label, or its mask (H, W) uint8.
+
+        Or why it cannot be read: an exception would come out of a worker with its whole traceback.
+        """
+        file = self.files[index]
+        path = self.root / file.name
         try:
-            return decode(path, self.channels, self.size, self.fit)
+            image = decode(path, self.channels, self.size, self.fit)
+            if not file.mask:
+                return image, self.labels[index]
+            path = self.root / file.mask
+            return image, decode_mask(path, self.size, self.fit)
         except Exception as error:
             return f"cannot read {path}, which could be read before ({error})"
 
     @cached_property
-    def kept(self) -> Tensor | None:
-        """All images (N, C, H, W), if they are few enough to be kept."""
-        if len(set(self.sizes)) != 1 or self.channels * len(self) * np.prod(self.sizes[0]) > KEPT_BYTES:
+    def kept(self) -> Batch | None:
+        """All images (N, C, H, W) with their labels, if they are few enough to be kept."""
+        planes = self.channels + self.masked
+        if len(set(self.sizes)) != 1 or planes * len(self) * np.prod(self.sizes[0]) > KEPT_BYTES:
             return None
         with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-            return _stacked(list(pool.map(self.__getitem__, range(len(self)))))
+            return _usable(_stacked(list(pool.map(self.__getitem__, range(len(self))))))
 
-    def batches(self, batches: Iterable[Sequence[int]], workers: int = 0) -> Iterator[Tensor]:
-        """The images of each batch, (N, C, H, W) uint8, decoded ahead by so many worker processes.
+    def batches(self, batches: Iterable[Sequence[int]], workers: int = 0) -> Iterator[Batch]:
+        """Images (N, C, H, W) uint8 and labels (N,) or (N, H, W), decoded ahead by so many worker processes.
 
         Raises:
             OSError: an image cannot be read any more.
         """
         if self.kept is not None:
+            images, labels = self.kept
             for indices in batches:
-                yield self.kept[torch.as_tensor(indices)]
+                chosen = torch.as_tensor(indices)
+                yield images[chosen], labels[chosen]
             return
         loader: DataLoader[Any] = DataLoader(
             self,
             batch_sampler=batches,  # type: ignore[arg-type]  # any iterable will do
             num_workers=workers,
-            collate_fn=list,
+            collate_fn=_stacked,  # by the worker that decoded them
             worker_init_fn=_ignore_interrupts if workers else None,
             persistent_workers=False,
         )
-        for images in loader:
-            yield _stacked(images)
+        for found in loader:
+            yield _usable(found)
 
 
 @dataclass(frozen=True)
@@ -184,14 +209,19 @@ class ImageData:
         return self._set(self.folder.test)
 
     def _set(self, files: Sequence[ImageFile]) -> ImageSet:
-        return ImageSet(self.folder.root, files, self.channels, self.size, self.fit)
+        return ImageSet(self.folder.root, files, len(self.folder.classes), self.channels, self.size, self.fit)
+
+    @property
+    def task(self) -> str:
+        """`segmentation` where images have masks, else `classification`."""
+        return TASKS[self.folder.masked]
 
     @cached_property
     def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel in [0, 1], over up to 1,000 training images."""
         step = -(-len(self.train) // SAMPLED)
         total, squares, count = torch.zeros(self.channels), torch.zeros(self.channels), 0
-        for image in self.train.batches([[index] for index in range(0, len(self.train), step)]):
+        for image, _ in self.train.batches([[index] for index in range(0, len(self.train), step)]):
             pixels = image.double().div(255).flatten(2)[0]  # (C, H·W)
             total, squares = total + pixels.sum(1), squares + pixels.square().sum(1)
             count += pixels.shape[1]
@@ -201,7 +231,7 @@ class ImageData:
 
     def config(self) -> dict[str, Any]:
         """All that a result depends on, and no path."""
-        return {
+        described = {
             "fingerprint": self.folder.fingerprint(),
             "images": {part: len(getattr(self.folder, part)) for part in ("train", "val", "test")},
             "classes": list(self.folder.classes),
@@ -209,11 +239,13 @@ class ImageData:
             "size": list(self.size) if self.size else None,
             "fit": self.fit,
         }
+        return {**described, "task": self.task} if self.folder.masked else described
 
 
 def load_folder(
     root: str | os.PathLike[str] | ImageFolder,
     *,
+    task: str = "classification",
     resize: int | Size | None = None,
     native: bool = False,
     fit: str = "crop",
@@ -225,7 +257,8 @@ def load_folder(
     """Find the images of a folder and settle their size.
 
     Args:
-        root: the folder, or what `read_folder` found in it.
+        root: the folder, or what `read_folder` or `read_masked_images` found in it.
+        task: `classification` of images in a folder for each class, or `segmentation` of images with masks.
         resize: (height, width), or one number for both, of all tensors. None takes images of one size as they are.
         native: every image keeps its own size; batches hold images of one size.
         fit: `crop` brings the shorter side to the size and crops the middle; `letterbox` brings the longer side to the
@@ -234,8 +267,10 @@ def load_folder(
         val, test, seed: of the division into parts, as for `read_folder`.
 
     Raises:
-        OSError, ValueError: as `read_folder`; or images differ in size, and neither `resize` nor `native` is given.
+        OSError, ValueError: as `read_folder` and `read_masked_images`; or images differ in size, and neither `resize`
+            nor `native` is given.
     """
+    check_task(task)
     if fit not in FITS:
         raise ValueError(f"`fit` must be one of {', '.join(FITS)}, got {fit!r}")
     if channels not in (None, 1, 3):
@@ -245,7 +280,8 @@ def load_folder(
     size = (resize, resize) if isinstance(resize, int) else resize
     if size is not None and (min(size) < 1 or max(size) > 4096):
         raise ValueError(f"`resize` must be 1 to 4096 pixels a side, got {resize}")
-    folder = root if isinstance(root, ImageFolder) else read_folder(root, val=val, test=test, seed=seed)
+    read = read_folder if task == "classification" else read_masked_images
+    folder = root if isinstance(root, ImageFolder) else read(root, val=val, test=test, seed=seed)
     sizes = {image.size for image in folder.images}
     if size is None and len(sizes) == 1:
         size = next(iter(sizes))
@@ -257,6 +293,11 @@ def load_folder(
         )
     grey = all(image.grey for image in folder.images)
     return ImageData(folder, channels or (1 if grey else 3), size, fit)
+
+
+def check_task(task: str) -> None:
+    if task not in TASKS:
+        raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {task!r}")
 
 
 def decode(path: Path, channels: int, size: Size | None = None, fit: str = "crop") -> Tensor:
@@ -279,6 +320,14 @@ def decode(path: Path, channels: int, size: Size | None = None, fit: str = "crop
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels).copy()).permute(2, 0, 1).contiguous()
 
 
+def decode_mask(path: Path, size: Size | None = None, fit: str = "crop") -> Tensor:
+    """A mask as a tensor, (H, W) uint8, fitted as its image is; beyond a letterboxed image there is no label."""
+    numbers = read_mask(path).to(torch.uint8).numpy()
+    if not size:
+        return torch.from_numpy(numbers)
+    return torch.from_numpy(np.array(_fitted(import_pillow().fromarray(numbers), size, fit, mask=True)))
+
+
 def _in_mode(image: Any, channels: int) -> Any:
     pillow = import_pillow()
     if image.mode.startswith("I"):
@@ -288,26 +337,37 @@ def _in_mode(image: Any, channels: int) -> Any:
     return image.convert("L" if channels == 1 else "RGB")
 
 
-def _fitted(image: Any, size: Size, fit: str) -> Any:
+def _fitted(image: Any, size: Size, fit: str, *, mask: bool = False) -> Any:
     height, width = size
     choose: Callable[[float, float], float] = max if fit == "crop" else min
     factor = choose(width / image.width, height / image.height)
     scaled = max(1, round(factor * image.width)), max(1, round(factor * image.height))
     if scaled != image.size:
-        image = image.resize(scaled, import_pillow().Resampling.BILINEAR)
+        resampling = import_pillow().Resampling
+        image = image.resize(scaled, resampling.NEAREST if mask else resampling.BILINEAR)
     left, top = (image.width - width) // 2, (image.height - height) // 2
     if fit == "crop":
         return image.crop((left, top, left + width, top + height))
     margins = [(-top, height - image.height + top), (-left, width - image.width + left)]
     pixels = np.asarray(image)
+    if mask:
+        return np.pad(pixels, margins, constant_values=IGNORE)
     return np.pad(pixels, margins + [(0, 0)] * (pixels.ndim - 2), mode="edge")
 
 
-def _stacked(images: Sequence[Tensor | str]) -> Tensor:
-    for image in images:
-        if isinstance(image, str):
-            raise OSError(image)
-    return torch.stack([image for image in images if isinstance(image, Tensor)])
+def _stacked(found: Sequence[Batch | str]) -> Batch | str:
+    """Images and labels of a batch, or why one of them cannot be read."""
+    for each in found:
+        if isinstance(each, str):
+            return each
+    pairs = [each for each in found if not isinstance(each, str)]
+    return torch.stack([image for image, _ in pairs]), torch.stack([label for _, label in pairs])
+
+
+def _usable(found: Batch | str) -> Batch:
+    if isinstance(found, str):
+        raise OSError(found)
+    return found
 
 
 def _ignore_interrupts(_: int) -> None:

@@ -1,113 +1,135 @@
 """Images and their masks, for dense prediction on data of your own: which files belong together, and what is wrong.
 
-    photos/images/1.jpg   photos/masks/1.png      paired by name, whatever the ending
+    photos/images/1.jpg         photos/masks/1.png         paired by name, whatever the ending; divided here
+    photos/train/images/1.jpg   photos/train/masks/1.png   divided already, beside photos/test, perhaps photos/val
 
-A mask is an image of class numbers. Every file is decoded once when the folder is read, so that a broken one is found
-now and not in the third hour of training. What cannot be used is left out and named. No file is changed.
+A mask is an image of class numbers. As in `folders`, every file is decoded once when the folder is read, what cannot be
+used is left out and named, and no file is changed.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from .folders import FORMATS, GREY_MODES, MOST_PIXELS, SUFFIXES, Skipped, import_pillow, quiet_pillow
+from .folders import (
+    FORMATS,
+    GREY_MODES,
+    MOST_PIXELS,
+    PURPOSE,
+    SUFFIXES,
+    THREADS,
+    ImageFile,
+    ImageFolder,
+    Skipped,
+    check_shares,
+    divide,
+    divided_folder,
+    find_parts,
+    import_pillow,
+    inspect,
+    new_folder,
+    printable,
+    quiet_pillow,
+)
+from .scenes import Scenes
 
+MASK_SUFFIXES = (".png", ".bmp")  # JPEG changes numbers, and WebP knows colours only
 MASK_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # of P, the numbers and not the colours
 DEEP_WHITE = 65535  # of 16-bit grey
 IGNORE = 255  # in a mask: a pixel without a label
 
 
-class MaskedImages(Dataset[tuple[Tensor, Tensor]]):
-    """Pairs of an image (C, H, W) float32 in [0, 1] and its mask (H, W) int64, decoded when they are asked for.
+def read_masked_images(
+    root: str | os.PathLike[str], *, classes: int | None = None, val: float = 0.1, test: float = 0.1, seed: int = 0
+) -> ImageFolder:
+    """Find, check and divide the images and masks of a folder.
 
-    Attributes:
-        pairs: the files of each image and of its mask, by name.
-        classes: how many class numbers there are: 0 … classes − 1. A pixel of 255 has no label.
-        channels: 1 or 3.
-        left_out: the files that are not used, and why.
-    """
-
-    def __init__(
-        self, pairs: tuple[tuple[Path, Path], ...], classes: int, channels: int, left_out: tuple[Skipped, ...]
-    ) -> None:
-        self.pairs, self.classes, self.channels, self.left_out = pairs, classes, channels, left_out
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, mask = self.pairs[index]
-        return read_image(image, self.channels), read_mask(mask)
-
-    def summary(self, most: int = 10) -> str:
-        """Counts, and the first of the files that are left out, each on a line."""
-        lines = [f"{len(self)} images with masks of {self.classes} classes"]
-        if self.left_out:
-            lines.append(f"{len(self.left_out)} files left out:")
-            lines += [f"  {each}" for each in self.left_out[:most]]
-        if len(self.left_out) > most:
-            lines.append(f"  … and {len(self.left_out) - most} more")
-        return "\n".join(lines)
-
-
-def read_masked_images(root: str | os.PathLike[str], *, classes: int | None = None, channels: int = 3) -> MaskedImages:
-    """Find and check the images and masks of a folder that has the folders `images` and `masks`.
-
-    An image and a mask belong together if their names are the same but for the ending. PNG, JPEG, BMP and WebP are
-    read. Left out and named are files without a partner, all but the first of several files with one name, broken and
-    unreadable ones, images of more than 67 megapixels, masks in colour, and pairs of different size.
+    An image and a mask belong together if their names are the same but for the ending. Images are PNG, JPEG, BMP or
+    WebP; masks are PNG or BMP, in grey or with a palette. Left out and named are files without a partner, all but the
+    first of several files with one name, broken and unreadable ones, images of more than 67 megapixels, copies of an
+    image, masks in colour, masks of another size than their image, and masks without a label.
 
     Args:
-        root: the folder.
+        root: has the folders `images` and `masks`, or such folders in train, test and val.
         classes: how many there are; None for one more than the largest number in the masks.
-        channels: 3 for colour, 1 for grey; images are converted.
+        val, test: shares of the images where the folder is not divided already; each part gets at least one image,
+            unless `val` is 0.
+        seed: of the division.
 
     Raises:
         OSError: a folder cannot be read.
-        ValueError: no pair is left, or masks hold numbers that are no class.
+        ValueError: a part has no pair that can be used, there are too few to be divided, or masks hold numbers that are
+            no class, or one class only.
         ImportError: Pillow is not installed.
     """
-    if channels not in (1, 3):
-        raise ValueError(f"`channels` must be 1 or 3, got {channels}")
     if classes is not None and not 2 <= classes <= IGNORE:
         raise ValueError(f"`classes` must lie between 2 and {IGNORE}, got {classes}")
+    check_shares(val, test)
+    import_pillow()
     folder = Path(root)
-    left_out: list[Skipped] = []
-    images, masks = (_by_stem(folder / part, folder, left_out) for part in ("images", "masks"))
-    for part, own, others in (("mask", images, masks), ("image", masks, images)):
-        left_out += [Skipped(_name(path, folder), f"has no {part}") for stem, path in own.items() if stem not in others]
-    pairs, largest = [], {}
-    for stem in sorted(images.keys() & masks.keys()):
-        try:
-            image, mask = read_image(images[stem], channels), read_mask(masks[stem])
-        except (OSError, ValueError) as error:
-            reason = str(error).partition("(")[2].rstrip(")") or str(error)
-            left_out.append(Skipped(_name(images[stem], folder), f"cannot be used with its mask ({reason})"))
-            continue
-        if image.shape[1:] != mask.shape:
-            sizes = ["×".join(map(str, size)) for size in (mask.shape, image.shape[1:])]
-            left_out.append(Skipped(_name(masks[stem], folder), f"is {sizes[0]}, its image {sizes[1]}"))
-            continue
-        pairs.append((images[stem], masks[stem]))
-        largest[masks[stem]] = int(mask.where(mask != IGNORE, 0).max())
-    if not pairs:
-        first = f"; {len(left_out)} left out, first: {left_out[0]}" if left_out else ""
-        raise ValueError(f"`root` (={folder}) must hold an image with a mask, got none{first}")
-    most = max(largest.values()) + 1
-    wrong = [path for path, value in largest.items() if value >= (classes or IGNORE)]
-    if wrong:
+    if not folder.is_dir():
+        raise NotADirectoryError(f"`data` must be a directory with the folders images and masks, got {folder}")
+    parts = find_parts(folder)
+    skipped: list[Skipped] = []
+    pairs = [(part, *pair) for part, path in parts.items() for pair in _pairs(path, folder, skipped)]
+    usable: dict[str, list[ImageFile]] = {part: [] for part in parts}
+    taken: dict[str, str] = {}
+    largest: dict[str, int] = {}
+    with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        for (part, *paths), found in zip(pairs, pool.map(lambda pair: _inspect_pair(*pair[1:]), pairs), strict=True):
+            image, mask = (str(path.relative_to(folder)) for path in paths)
+            if isinstance(found, _Wrong):
+                skipped.append(Skipped(printable(mask if found.mask else image), found.reason))
+            elif found.image.checksum in taken:
+                skipped.append(Skipped(printable(image), f"is a copy of {taken[found.image.checksum]}"))
+            else:
+                taken[found.image.checksum] = printable(image)
+                largest[printable(mask)] = found.largest
+                checksum = found.image.checksum + found.checksum
+                usable[part].append(replace(found.image, name=image, mask=mask, checksum=checksum))
+    if not taken:
+        first = f"; {len(skipped)} left out, first: {skipped[0]}" if skipped else ""
+        raise ValueError(f"`data` (={folder}) must hold an image with a mask, got none{first}")
+    count = classes or max(largest.values()) + 1
+    if wrong := [name for name, number in largest.items() if number >= (classes or IGNORE)]:
         raise ValueError(
             f"`classes` (={classes or IGNORE}) must be above every number in the masks, got {largest[wrong[0]]} in "
-            f"{_name(wrong[0], folder)}; {len(wrong)} of {len(pairs)} masks hold such numbers"
+            f"{wrong[0]}; {len(wrong)} of {len(largest)} masks hold such numbers"
         )
-    return MaskedImages(tuple(pairs), classes or most, channels, tuple(left_out))
+    if count < 2:
+        raise ValueError(
+            f"`data` (={folder}) must hold masks of at least 2 classes, got 0 in every pixel with a label "
+            f"({IGNORE} is a pixel without one)"
+        )
+    if "" in usable:
+        usable = divide(usable[""], "", val, test, seed=(seed, PURPOSE))
+    return divided_folder(folder, [str(number) for number in range(count)], {"val": [], **usable}, skipped)
+
+
+def write_scenes(scenes: Scenes, root: str | os.PathLike[str]) -> Path:
+    """Write scenes as PNGs, `root/images/INDEX.png` and `root/masks/INDEX.png`, whole or not at all.
+
+    Raises:
+        ValueError: there is something of that name already.
+    """
+    pillow = import_pillow()
+    with new_folder(root) as part:
+        for name in ("images", "masks"):
+            (part / name).mkdir(parents=True)
+        pixels = (scenes.images[:, 0] * 255).round().byte().cpu().numpy()
+        for index, (scene, mask) in enumerate(zip(pixels, scenes.labels.byte().cpu().numpy(), strict=True)):
+            pillow.fromarray(scene).save(part / "images" / f"{index:05}.png")
+            pillow.fromarray(mask).save(part / "masks" / f"{index:05}.png")
+    return Path(root)
 
 
 def read_image(path: str | os.PathLike[str], channels: int | None = None) -> Tensor:
@@ -173,22 +195,73 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise type(error)(f"cannot read the image {path} ({error.strerror})") from None
 
 
-def _by_stem(folder: Path, root: Path, left_out: list[Skipped]) -> dict[str, Path]:
-    """The images of a folder by name without the ending."""
+@dataclass(frozen=True)
+class _Pair:
+    """An image, its mask's checksum, and the largest class number in it."""
+
+    image: ImageFile
+    checksum: str
+    largest: int
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """Why a pair cannot be used, and whether that is because of its mask."""
+
+    reason: str
+    mask: bool
+
+
+def _inspect_pair(image: Path, mask: Path) -> _Pair | _Wrong:
+    found = inspect(image)
+    if isinstance(found, str):
+        return _Wrong(found, mask=False)
     try:
-        files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        numbers = read_mask(mask)
+        checksum = hashlib.blake2b(mask.read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:
+        return _Wrong(f"cannot be used ({str(error).partition('(')[2].removesuffix(')')})", mask=True)
+    if tuple(numbers.shape) != found.size:
+        sizes = ["×".join(map(str, size)) for size in (numbers.shape, found.size)]
+        return _Wrong(f"is {sizes[0]}, its image {sizes[1]}", mask=True)
+    labelled = numbers[numbers != IGNORE]
+    if not len(labelled):
+        return _Wrong(f"has no label ({IGNORE} in every pixel)", mask=True)
+    return _Pair(found, checksum, int(labelled.max()))
+
+
+def _pairs(part: Path, root: Path, skipped: list[Skipped]) -> list[tuple[Path, Path]]:
+    """The images of a part, each with its mask."""
+    images = _by_stem(part / "images", root, SUFFIXES, skipped)
+    masks = _by_stem(part / "masks", root, MASK_SUFFIXES, skipped)
+    for missing, own, others in (("mask", images, masks), ("image", masks, images)):
+        alone = [path for stem, path in own.items() if stem not in others]
+        skipped += [Skipped(_name(path, root), f"has no {missing}") for path in alone]
+    return [(images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
+
+
+def _by_stem(folder: Path, root: Path, suffixes: tuple[str, ...], skipped: list[Skipped]) -> dict[str, Path]:
+    """The files of a folder that may be images, by name without the ending."""
+    try:
+        files = sorted(folder.iterdir())
     except OSError as error:
         raise type(error)(f"cannot read the folder {folder} ({error.strerror})") from None
-    found: dict[str, list[Path]] = {}
+    found: dict[str, Path] = {}
     for path in files:
-        if path.suffix.lower() in SUFFIXES:
-            found.setdefault(path.stem, []).append(path)
+        if path.name.startswith("."):
+            reason = "is hidden"
+        elif path.suffix.lower() not in suffixes:
+            reason = f"does not end in {', '.join(suffixes)}"
+        elif not os.path.isfile(path):  # a folder, a pipe, a link to nothing; Path.is_file may raise
+            reason = "is no file that can be read"
+        elif path.stem in found:
+            reason = f"shares its name with {found[path.stem].name}"
         else:
-            left_out.append(Skipped(_name(path, root), f"does not end in {', '.join(SUFFIXES)}"))
-    for same in (paths for paths in found.values() if len(paths) > 1):
-        left_out += [Skipped(_name(path, root), f"shares its name with {same[0].name}") for path in same[1:]]
-    return {stem: paths[0] for stem, paths in found.items()}
+            found[path.stem] = path
+            continue
+        skipped.append(Skipped(_name(path, root), reason))
+    return found
 
 
 def _name(path: Path, root: Path) -> str:
-    return str(path.relative_to(root))
+    return printable(str(path.relative_to(root)))

@@ -1,4 +1,4 @@
-"""Networks that classify the images of a folder: which one, plain, converted or wrapped; and how one is loaded again.
+"""Networks that classify images of a folder, or their pixels: plain, converted or wrapped; and how one is loaded again.
 
 A `Classifier` takes images in [0, 1] and subtracts the mean of its training images itself, so that a network that is
 loaded from its file needs nothing else.
@@ -6,7 +6,7 @@ loaded from its file needs nothing else.
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from ..data.folders import Size
+from ..data.loading import TASKS
 from ..models.convnet import ConvNet, Shape
 from ..models.resnet import make_resnet18
+from ..models.unet import UNet
 from ..nn import ScaleInvariant, convert
 from ..ops.signature import DEFAULT_SCALES, check_scales
 from .checkpoint import check_shapes, load_checkpoint
 from .config import build
 
+MODELS = {"convnet": "classification", "resnet18": "classification", "unet": "segmentation"}  # with their tasks
+DEFAULT_MODELS = {"classification": "resnet18", "segmentation": "unet"}
 VARIANTS = ("plain", "converted", "pyramid")
 SMALL = 64  # pixels of a side up to which ResNet-18 gets the small first layer
+UNET_MAPS = (16, 32)  # at full and at half size
 FACTORY_CHANNELS = 3  # that a network of someone else expects
 
 
@@ -32,9 +37,10 @@ class NetworkSpec:
     """A network, by name.
 
     Attributes:
-        name: `convnet`, `resnet18`, or `package.module:factory`, which is called with `num_classes=`.
+        name: `convnet` or `resnet18` for images, `unet` for pixels, or `package.module:factory`, which is called with
+            `num_classes=`, for either.
         variant: `plain`; `converted`, with scale-invariant convolutions; or `pyramid`, the plain network at every
-            scale of the image, its outputs pooled (`ScaleInvariant`).
+            scale of the image, its outputs pooled (`ScaleInvariant`), for pixels at every position.
         scales: of `converted` and `pyramid`.
         layers: patterns such as `stages.*`; `converted` swaps the layers whose names match one of them. Empty: all
             whose kernel is larger than 1×1.
@@ -51,8 +57,8 @@ class NetworkSpec:
     layers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name not in ("convnet", "resnet18") and ":" not in self.name:
-            raise ValueError(f"`model` must be convnet, resnet18 or package.module:factory, got {self.name!r}")
+        if self.name not in MODELS and ":" not in self.name:
+            raise ValueError(f"`model` must be {', '.join(MODELS)} or package.module:factory, got {self.name!r}")
         if self.variant not in VARIANTS:
             raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {self.variant!r}")
         check_scales(self.scales)
@@ -62,18 +68,27 @@ class NetworkSpec:
         """Of the images it must be given; None for any number."""
         return FACTORY_CHANNELS if ":" in self.name else None
 
-    def make(self, channels: int, size: Size | None, classes: int) -> nn.Module:
+    def make(self, channels: int, size: Size | None, classes: int, task: str = TASKS[0]) -> nn.Module:
         """The network with new weights, for images of so many channels and this (height, width), None for any.
 
         Raises:
-            ValueError: the network does not take such images, or there is no such network.
+            ValueError: the network does not take such images or is for another task, or there is no such network.
         """
+        self.check_task(task)
         network = self._plain(channels, size, classes)
         if self.variant == "converted":
             return convert(network, scales=self.scales, include=self.layers or "*")
+        if self.variant == "pyramid" and task == "segmentation":  # there is an output for every pixel
+            return ScaleInvariant(network, scales=self.scales, stride=1, offset=0)
         if self.variant == "pyramid":
             return ScaleInvariant(network, scales=self.scales, size="input")
         return network
+
+    def check_task(self, task: str) -> None:
+        """Refuse a network that is made for another task."""
+        if MODELS.get(self.name, task) != task:
+            fitting = " or ".join(name for name, own in MODELS.items() if own == task)
+            raise ValueError(f"`model` must be {fitting} or package.module:factory for {task}, got {self.name}")
 
     def _plain(self, channels: int, size: Size | None, classes: int) -> nn.Module:
         if self.name == "convnet":
@@ -83,6 +98,8 @@ class NetworkSpec:
             return ConvNet(shape=Shape(size=size[0], classes=classes, channels=channels))
         if self.name == "resnet18":
             return make_resnet18(channels, classes, small=size is not None and max(size) <= SMALL)
+        if self.name == "unet":
+            return UNet(shape=Shape(maps=UNET_MAPS, classes=classes), channels=channels)
         network = _factory(self.name)(num_classes=classes)
         if not isinstance(network, nn.Module):
             raise ValueError(f"`model` {self.name} must return a torch.nn.Module, got {type(network).__name__}")
@@ -99,10 +116,10 @@ def _factory(name: str) -> Callable[..., Any]:
 
 
 class Classifier(nn.Module):
-    """A network that takes images as they are: (N, C, H, W) in [0, 1] to one number for each class.
+    """A network that takes images as they are: (N, C, H, W) in [0, 1] to one number for each class, or class and pixel.
 
     Args:
-        network: takes images whose mean is 0.
+        network: takes images whose mean is 0; may return a mapping with `out`, as torchvision's for segmentation do.
         mean, std: of each channel over the training images.
         classes: names.
     """
@@ -118,17 +135,19 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(std).reshape(1, -1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network((images - self.mean) / self.std)
+        answer = self.network((images - self.mean) / self.std)
+        logits: Tensor = answer["out"] if isinstance(answer, Mapping) else answer
         return logits
 
 
 def make_classifier(
     model: NetworkSpec | nn.Module, data: dict[str, Any], moments: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> Classifier:
-    """A network for a folder, of whose `ImageData.config()` it takes channels, size and classes."""
+    """A network for a folder, of whose `ImageData.config()` it takes channels, size, classes and task."""
     classes = tuple(data["classes"])
     if isinstance(model, NetworkSpec):
-        model = model.make(data["channels"], tuple(data["size"]) if data["size"] else None, len(classes))
+        size = tuple(data["size"]) if data["size"] else None
+        model = model.make(data["channels"], size, len(classes), data.get("task", TASKS[0]))
     mean, std = moments
     return Classifier(model, mean, std, classes)
 

@@ -7,11 +7,13 @@ number of epochs and the seeds. A finished run is not repeated, and an interrupt
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from ..data.loading import ImageData, load_folder
+from ..data.loading import ImageData, check_task, load_folder
 from ..ops.signature import DEFAULT_SCALES
-from .classifier import VARIANTS, NetworkSpec
+from .classifier import DEFAULT_MODELS, VARIANTS, NetworkSpec
+from .distributed import join_processes
 from .fit import finished_record, fit
 from .items import check_name
 from .page import TITLES, describe, mean_accuracy, recipe, title, write_page
@@ -71,10 +73,12 @@ def run_methods(
 
     All methods are trained with the first seed, then with the second: stopped early, they can be compared.
     """
+    processes, _ = join_processes(device)
     for seed in seeds:
         for method in methods:
             settings = replace(method.settings, seed=seed)
-            if (record := finished_record(method.spec, data, settings, folder)) is None:
+            finished = partial(finished_record, method.spec, data, settings, folder)
+            if (record := processes.agree(finished)) is None:
                 options = {"device": device, "workers": workers, "tensorboard": tensorboard}
                 record = fit(method.spec, data, settings, folder, **options).record  # type: ignore[arg-type]
             yield record
@@ -85,7 +89,8 @@ class FolderRequest:
     """What the command line asks for, as it was typed: lists are names or numbers separated by commas."""
 
     data: Path
-    model: str
+    task: str
+    model: str | None
     scales: str | None
     layers: str | None
     resize: int | None
@@ -107,7 +112,10 @@ class FolderRequest:
 
     def spec(self) -> NetworkSpec:
         scales = DEFAULT_SCALES if self.scales is None else _numbers("scales", self.scales)
-        return NetworkSpec(self.model, scales=scales, layers=_parts(self.layers))
+        check_task(self.task)
+        spec = NetworkSpec(self.model or DEFAULT_MODELS[self.task], scales=scales, layers=_parts(self.layers))
+        spec.check_task(self.task)
+        return spec
 
     def settings(self) -> FitSettings:
         return FitSettings(
@@ -125,6 +133,7 @@ class FolderRequest:
             raise ValueError(f"`split` must be two shares, to validate and to test on, got {self.split!r}")
         return load_folder(
             self.data,
+            task=self.task,
             resize=self.resize,
             native=self.native,
             fit="letterbox" if self.letterbox else "crop",
@@ -152,6 +161,8 @@ def run_folder(request: FolderRequest, variants: Sequence[str] | None, seeds: Se
     ):
         records.append(record)
         yield f"{title(record.model)}, seed {record.seed}: {mean_accuracy(record):.1f} % over all scales"
+    if not join_processes(device)[0].leads:
+        return
     written = write_page(records, data, folder)
     yield f"\n{describe(records)}"
     yield f"\n{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, written))}"

@@ -1,7 +1,8 @@
-"""Trains a classifier on a folder of images: `fit(model, data)`.
+"""Trains a network on a folder of images, with or without masks: `fit(model, data)`.
 
 A run can be stopped at any step and goes on bit for bit: which images make up a batch, how they are augmented and what
-a network draws at random depend on the seed and the step alone, and the rest of its state is in its checkpoint.
+a network draws at random depend on the seed and the step alone, and the rest of its state is in its checkpoint. Several
+processes train one network where torchrun has started them.
 """
 
 import csv
@@ -10,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,8 @@ from ..data.loading import ImageData, Order, load_folder
 from ..models.images import check_count
 from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
 from .classifier import Classifier, NetworkSpec, describe, load, make_classifier
-from .evaluate import TEST_SCALES, accuracies, error_percent, measure_cost, score
+from .distributed import join_processes, joint_norms
+from .evaluate import TEST_SCALES, accuracies, measure_cost, score
 from .records import (
     Epoch,
     Record,
@@ -85,9 +87,9 @@ def fit(
     """Train a network on a folder of images and test it at every scale.
 
     Args:
-        model: by name, or a Module that takes (N, C, H, W) of mean 0 to one number for each class. A Module is trained
-            itself, from the weights it has.
-        data: of `load_folder`, or a folder whose images are all of one size.
+        model: by name, or a Module that takes (N, C, H, W) of mean 0 to one number for each class, or with masks for
+            each class and pixel. A Module is trained itself, from the weights it has.
+        data: of `load_folder`, or a folder whose images are all of one size, with a folder for each class.
         settings: how to train; the defaults if None.
         folder: for the record, the weights, the log and the checkpoint. A run that is finished there is not repeated,
             one that was interrupted goes on. None keeps nothing.
@@ -100,6 +102,7 @@ def fit(
         ValueError: an argument breaks its rule, the loss became infinite, or the folder holds the same run with other
             settings or images.
         OSError: an image, the record or the checkpoint cannot be read or written.
+        ConnectionError: of several processes, one was lost.
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the checkpoint was written.
 
     Example:
@@ -109,48 +112,56 @@ def fit(
     """
     settings = settings or FitSettings()
     data = data if isinstance(data, ImageData) else load_folder(data)
-    run = _Run(model, data, settings, None if folder is None else Path(folder))
+    processes, device = join_processes(choose_device(device))
+    run = _Run(model, data, settings, Path(folder) if folder is not None and processes.leads else None)
     check_count("workers", workers, least=0)
-    if found := run.finished():
+    if found := processes.agree(run.finished):
         return found
-    device = choose_device(device)
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
         torch.cuda.reset_peak_memory_stats(device)
-    training = Training(run.network(), settings, steps=run.order.steps * settings.epochs, device=device)
-    checkpoint = run.resume(training)
-    history = _train(run, training, list(checkpoint.history) if checkpoint else [], workers, tensorboard, quiet)
+    steps = run.order.steps * settings.epochs
+    training = Training(run.network(), settings, steps=steps, device=device, processes=processes)
+    history = processes.agree(lambda: run.resume(training))
+    if processes.size > 1:
+        training.load_state(run.checkpoint, processes.agree(training.state))
+    with joint_norms(training.network, processes, device):
+        history = _train(run, training, history, workers, tensorboard, quiet or not processes.leads)
     tested = training.tested.eval()
-    correct = score(tested, data.test, device, TEST_SCALES, amp=settings.amp, workers=workers)
-    error = error_percent(correct[TEST_SCALES.index(1.0)])
-    history[-1] = replace(history[-1], test_error=error)
-    shown = min(settings.batch, len(data.test))
-    batch = next(data.test.batches([Order(data.test.sizes, shown, 0).epoch(0)[0]])).to(device).float() / 255
-    cost = measure_cost(tested, batch, torch.zeros(len(batch), dtype=torch.long, device=device))
-    if on_gpu:
-        cost["peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
-    record = Record(
-        experiment="" if run.folder is None else run.folder.name,
-        model=run.method,
-        fold=0,
-        seed=settings.seed,
-        test_error=error,
-        config=run.identity,
-        environment=describe_environment(device),
-        history=history,
-        parameters=sum(parameter.numel() for parameter in tested.parameters()),
-        seconds=sum(entry.seconds for entry in history),
-        seconds_per_epoch=median(entry.seconds for entry in history),
-        runs_together=1,
-        series=accuracies(correct, data.test),
-        cost=cost,
-    )
-    if run.folder is not None:
-        write_checkpoint(run.weights, Checkpoint(run.identity, history, cloned(tested.state_dict())))
-        write_record(run.folder, record)
-        run.checkpoint.unlink(missing_ok=True)
-    return Fitted(tested, record, None if run.folder is None else run.weights)
+    tally = score(tested, data.test, device, TEST_SCALES, amp=settings.amp, workers=workers, processes=processes)
+    history[-1] = replace(history[-1], test_error=tally.error(TEST_SCALES.index(1.0)))
+
+    def finish() -> Record:
+        shown = min(settings.batch, len(data.test))
+        images, labels = next(data.test.batches([Order(data.test.sizes, shown, 0).epoch(0)[0]]))
+        cost = measure_cost(tested, images.to(device).float() / 255, torch.zeros_like(labels).to(device).long())
+        if on_gpu:
+            cost["peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
+        several = {"processes": processes.size} if processes.size > 1 else {}
+        record = Record(
+            experiment="" if run.folder is None else run.folder.name,
+            model=run.method,
+            fold=0,
+            seed=settings.seed,
+            test_error=history[-1].test_error,
+            config=run.identity,
+            environment={**describe_environment(device), **several},
+            history=history,
+            parameters=sum(parameter.numel() for parameter in tested.parameters()),
+            seconds=sum(entry.seconds for entry in history),
+            seconds_per_epoch=median(entry.seconds for entry in history),
+            runs_together=1,
+            series=accuracies(tally, data.test),
+            cost=cost,
+        )
+        if run.folder is not None:
+            write_checkpoint(run.weights, Checkpoint(run.identity, history, cloned(tested.state_dict())))
+            write_record(run.folder, record)
+            run.checkpoint.unlink(missing_ok=True)
+        return record
+
+    return Fitted(tested, processes.agree(finish), None if run.folder is None else run.weights)
 
 
 @dataclass
@@ -169,10 +180,12 @@ class _Run:
         self.identity = identity(self.model, self.data, self.settings)
         self.method = method_name(self.model, self.settings)
         self.order = Order(self.data.train.sizes, self.settings.batch, self.settings.seed)
-        if isinstance(self.model, NetworkSpec) and self.model.channels not in (None, self.data.channels):
-            raise ValueError(
-                f"`data` must have {self.model.channels} channels for {self.model.name}, got {self.data.channels}"
-            )
+        if isinstance(self.model, NetworkSpec):
+            self.model.check_task(self.data.task)
+            if self.model.channels not in (None, self.data.channels):
+                raise ValueError(
+                    f"`data` must have {self.model.channels} channels for {self.model.name}, got {self.data.channels}"
+                )
         if self.folder is not None:
             make_folder(self.folder)
             for path in (self.record, self.weights, self.checkpoint, self.log):
@@ -214,12 +227,13 @@ class _Run:
         model = None if isinstance(self.model, NetworkSpec) else self.model
         return Fitted(load(self.weights, model), record, self.weights)
 
-    def resume(self, training: Training) -> Checkpoint | None:
+    def resume(self, training: Training) -> list[Epoch]:
+        """Go on from the checkpoint, if there is one; the epochs so far."""
         if self.folder is None or not self.checkpoint.exists():
-            return None
+            return []
         found = read_checkpoint(self.checkpoint, self.identity)
         training.load_state(self.checkpoint, found.tensors)
-        return found
+        return list(found.history)
 
 
 def finished_record(
@@ -246,21 +260,20 @@ def _train(
     run: _Run, training: Training, history: list[Epoch], workers: int, tensorboard: bool, quiet: bool
 ) -> list[Epoch]:
     """Train from where the run stands to its end."""
-    settings, data, steps = run.settings, run.data, run.order.steps
+    settings, data, steps, processes = run.settings, run.data, run.order.steps, training.processes
     batches, known = run.order.remaining(settings.epochs, training.position), []
 
-    def noted() -> Iterator[list[int]]:  # the loader reads ahead of what is learned
+    def noted() -> Iterator[Sequence[int]]:  # the loader reads ahead of what is learned
         for indices in batches:
             known.append(indices)
-            yield indices
+            yield processes.share(indices)
 
     saved = time.perf_counter()
     with _bar(run, training, quiet) as show, _signals() as received, _logs(run, tensorboard) as log:
         begin = time.perf_counter()
-        for images in data.train.batches(noted(), workers):
-            indices = known.pop(0)
+        for images, labels in data.train.batches(noted(), workers):
             epoch = training.position // steps + 1
-            training.step(images, data.train.labels[indices], epoch, indices)
+            training.step(images, labels, epoch, known.pop(0))
             if training.position % steps == 0:
                 loss = training.loss.item() / len(data.train)
                 training.seconds += time.perf_counter() - begin
@@ -268,19 +281,20 @@ def _train(
                     raise ValueError(f"{run.title} diverged: its loss is {loss} in epoch {epoch}; lower --lr")
                 val = None
                 if len(data.val):
-                    correct = score(training.tested, data.val, training.device, amp=settings.amp, workers=workers)
-                    val = error_percent(correct[0])
+                    options: dict[str, Any] = {"amp": settings.amp, "workers": workers, "processes": processes}
+                    val = score(training.tested, data.val, training.device, **options).error()
                 history.append(Epoch(epoch, loss, None, training.seconds, val))
                 log(history)
                 training.loss.zero_()
                 training.seconds, begin = 0.0, time.perf_counter()
             show(history)
-            due = time.perf_counter() - saved >= SECONDS_BETWEEN or bool(received)
+            stopped = processes.any(bool(received))
+            due = time.perf_counter() - saved >= SECONDS_BETWEEN or stopped
             if due and run.folder is not None and training.position < training.steps:
                 training.seconds, begin = training.seconds + time.perf_counter() - begin, time.perf_counter()
                 write_checkpoint(run.checkpoint, Checkpoint(run.identity, history, training.state()))
                 saved = time.perf_counter()
-            if received:
+            if stopped:
                 raise KeyboardInterrupt
     return history
 

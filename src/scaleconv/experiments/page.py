@@ -13,10 +13,10 @@ from statistics import fmean
 from ..data.loading import ImageData
 from ..metrics import Interval, interval, summarise
 from ..table import Table, terminal_width, wrapped
-from .evaluate import BY_SCALE, BY_SIZE
+from .evaluate import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 from .figures import FORMATS, draw_panels
 from .panels import Line, Panel, of_model, series_values
-from .records import Record, writing
+from .records import Record, Series, writing
 from .report import counted
 
 TITLES = {
@@ -29,7 +29,7 @@ TITLES = {
 }
 BASELINE = "plain"
 RULE = (
-    "Rule: of each method, the mean accuracy over all test scales. Methods count as equal to the best one where their "
+    "Rule: of each method, the mean {measure} over all test scales. Methods count as equal to the best one where their "
     "difference to it, paired by seed, has a 95 % interval that includes 0. Of those, take the one that trains in the "
     "least time."
 )
@@ -39,26 +39,36 @@ def title(model: str) -> str:
     return TITLES.get(model, model)
 
 
+def measure_name(record: Record) -> str:
+    """What a record is judged by: mean IoU, where pixels were labelled."""
+    return "mean IoU" if IOU_BY_SCALE in record.series else "accuracy"
+
+
 def mean_accuracy(record: Record) -> float:
-    """Over all test scales, in percent."""
-    return fmean(record.series[BY_SCALE].y)
+    """Over all test scales, in percent; of the mean IoU, where pixels were labelled."""
+    return fmean(_by_scale(record).y)
 
 
 def make_panels(records: Sequence[Record]) -> list[Panel]:
-    """Accuracy by scale, and by size where the test images had several."""
-    axes = {BY_SCALE: "scale of the test images", BY_SIZE: "shorter side of the test images (pixels)"}
+    """Mean IoU and accuracy by scale, and accuracy by size where the test images had several."""
+    scale, size = "scale of the test images", "shorter side of the test images (pixels)"
+    axes = {
+        IOU_BY_SCALE: (scale, "mean IoU (%)"),
+        BY_SCALE: (scale, "accuracy (%)"),
+        BY_SIZE: (size, "accuracy (%)"),
+    }
     panels = []
-    for series, x in axes.items():
+    for series, (x, y) in axes.items():
         if any(series in record.series for record in records):
             lines = [
                 Line(model, title(model), series_values(of_model(records, model), series)) for model in _models(records)
             ]
-            panels.append(Panel("", x, "accuracy (%)", lines, log_x=True))
+            panels.append(Panel("", x, y, lines, log_x=True))
     return panels
 
 
 def accuracy_tables(records: Sequence[Record]) -> list[Table]:
-    """A row for each scale, or size, with every method; under the scales, their mean."""
+    """A row for each scale, or size, with every method; under the scales of the first, their mean."""
     tables = []
     for number, panel in enumerate(make_panels(records)):
         rows = [
@@ -68,7 +78,7 @@ def accuracy_tables(records: Sequence[Record]) -> list[Table]:
             means = [[mean_accuracy(record) for record in of_model(records, line.model)] for line in panel.lines]
             rows.append(("mean", *map(_cell, means)))
         repeats = " / ".join(map(str, sorted({len(of_model(records, line.model)) for line in panel.lines})))
-        heading = f"Accuracy (%) by {panel.x}, mean ± std, n = {repeats}"
+        heading = f"{panel.y[:1].upper()}{panel.y[1:]} by {panel.x}, mean ± std, n = {repeats}"
         tables.append(Table(heading, (panel.x, *(line.title for line in panel.lines)), rows))
     return tables
 
@@ -107,7 +117,9 @@ def difference_table(records: Sequence[Record]) -> Table | None:
             overall = [mean_accuracy(a) - mean_accuracy(b) for a, b in pairs]
             rows.append((title(model), _signed(at_one), _signed(overall), str(len(pairs))))
     header = ("method", "at scale 1", "mean over all scales", "n")
-    return Table(f"Accuracy against {BASELINE}, points [95 % interval], paired by seed", header, rows) if rows else None
+    measure = measure_name(records[0])
+    heading = f"{measure[:1].upper()}{measure[1:]} against {BASELINE}, points [95 % interval], paired by seed"
+    return Table(heading, header, rows) if rows else None
 
 
 def verdict(records: Sequence[Record]) -> str:
@@ -121,8 +133,8 @@ def verdict(records: Sequence[Record]) -> str:
     behind = {model: _gap(records, best, model) for model in models if model != best}
     if all(gap is None for gap in behind.values()):
         return (
-            f"{title(best)} has the highest accuracy over all scales, {means[best]:.1f} %, but one seed cannot tell "
-            "whether that is chance: give several (--seeds)."
+            f"{title(best)} has the highest {measure_name(records[0])} over all scales, {means[best]:.1f} %, but one "
+            "seed cannot tell whether that is chance: give several (--seeds)."
         )
     equal = [best, *(model for model, gap in behind.items() if gap is not None and gap.low <= 0)]
     chosen = min(equal, key=lambda model: seconds[model])
@@ -184,7 +196,7 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
     blocks = [
         f"# {name}: which network to take",
         verdict(records),
-        RULE,
+        RULE.format(measure=measure_name(first).removeprefix("mean ")),
         "![Accuracy at every scale of the test images](accuracy.png)",
         *(f"**{table.title}**\n\n{table.markdown()}" for table in tables if table),
         f"{network['name']} on {images['train']} training and {images['test']} test images of "
@@ -214,8 +226,13 @@ def _pairs(records: Sequence[Record], model: str, other: str) -> list[tuple[Reco
     return [(record, by_seed[record.seed]) for record in of_model(records, model) if record.seed in by_seed]
 
 
+def _by_scale(record: Record) -> Series:
+    """What the record is judged by."""
+    return record.series.get(IOU_BY_SCALE, record.series[BY_SCALE])
+
+
 def _at_scale(record: Record, scale: float) -> float:
-    series = record.series[BY_SCALE]
+    series = _by_scale(record)
     return series.y[series.x.index(scale)]
 
 

@@ -1,7 +1,7 @@
 """A network in training on batches of images: its settings, a step, and the state that a checkpoint holds.
 
 What a step does depends on its images, the seed and the number of the step: no state of a random generator goes from
-one step to the next. It takes the gradient of the mean loss over its whole batch.
+one step to the next. It takes the gradient of the mean loss over its whole batch, which several processes may share.
 """
 
 import copy
@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.augment import check_augmentations, draw_placement, place
+from ..data.augment import check_augmentations, draw_placement, place, place_masks
+from ..data.masks import IGNORE
 from ..models.images import check_count, check_number
 from .checkpoint import check_shapes
 from .classifier import Classifier
 from .config import LARGEST_SEED
+from .distributed import ALONE, Processes
 
 OPTIMIZERS = {"adamw": 1e-3, "sgd": 0.05}  # with their learning rates
 MOMENTUM = 0.9
@@ -102,13 +104,16 @@ class Training:
         settings: how to train.
         steps: of the whole run.
         device: where.
+        processes: that train together.
     """
 
-    def __init__(self, network: Classifier, settings: FitSettings, *, steps: int, device: str) -> None:
+    def __init__(
+        self, network: Classifier, settings: FitSettings, *, steps: int, device: str, processes: Processes = ALONE
+    ) -> None:
         self.network = network.to(device).train()
         if torch.device(device).type == "cuda":  # where most convolutions are faster in this layout
             self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.settings, self.steps, self.device = settings, steps, device
+        self.settings, self.steps, self.device, self.processes = settings, steps, device, processes
         self.optimiser = make_optimizer(network, settings)
         self.average = copy.deepcopy(network).requires_grad_(False) if settings.average else None
         self.position = 0  # steps done
@@ -120,25 +125,35 @@ class Training:
         """The network that counts: the running mean, if there is one."""
         return self.network if self.average is None else self.average
 
-    def step(self, images: Tensor, labels: Tensor, epoch: int, indices: list[int]) -> None:
-        """Learn from a batch of images (N, C, H, W) uint8, whose indices in the training set decide how they look."""
-        settings = self.settings
-        torch.manual_seed((settings.seed * 1_000_003 + self.position) % 2**63)  # what the network itself draws
+    def step(self, images: Tensor, labels: Tensor, epoch: int, batch: list[int]) -> None:
+        """Learn from a batch.
+
+        Args:
+            images: (N, C, H, W) uint8, the share of this process.
+            labels: of the images (N,), or of their pixels (N, H, W).
+            epoch: which one, from 1.
+            batch: indices in the training set of the images of all processes; they decide how an image looks.
+        """
+        settings, processes = self.settings, self.processes
+        seed = settings.seed * 1_000_003 + self.position + processes.rank * 1_000_000_007
+        torch.manual_seed(seed % 2**63)  # what the network itself draws
         pixels = images.to(self.device, non_blocking=True).float() / 255
+        labels = labels.to(self.device, non_blocking=True)
         if settings.augment:
-            pixels = place(pixels, draw_placement(settings.augment, settings.seed, epoch, indices))
+            placement = draw_placement(settings.augment, settings.seed, epoch, processes.share(batch))
+            pixels = place(pixels, placement)
+            labels = place_masks(labels, placement) if labels.dim() > 1 else labels
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate_at(self.position, self.steps)
         self.optimiser.zero_grad(set_to_none=True)
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=settings.amp):
             logits = self.network(pixels)
-        loss = F.cross_entropy(
-            logits.float(), labels.to(self.device), reduction="sum", label_smoothing=settings.smoothing
-        )
-        (loss / len(indices)).backward()
+        loss = image_losses(logits.float(), labels.long(), settings.smoothing).sum() / processes.taken(batch)
+        loss.backward()
+        loss = processes.add_gradients(self.network, loss.detach())
         self.optimiser.step()
         self.position += 1
-        self.loss += loss.detach()
+        self.loss += loss * len(batch)
         if self.average is not None:
             decay = min(settings.average, (1 + self.position) / (10 + self.position))
             update_average(self.average, self.network, decay)
@@ -177,6 +192,24 @@ class Training:
         self.position = int(tensors["position"])
         self.loss.copy_(tensors["loss"])
         self.seconds = float(tensors["seconds"])
+
+
+def image_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """The cross-entropy of each image; where pixels have labels, the mean over those that have one.
+
+    Shapes: logits (N, K) and labels (N,), or (N, K, H, W) and (N, H, W) → (N,).
+
+    Raises:
+        ValueError: the network does not answer with a number for each class, and pixel.
+    """
+    if logits.shape[:1] + logits.shape[2:] != labels.shape:
+        wanted = ", ".join(map(str, ("N", "classes", *labels.shape[1:])))
+        raise ValueError(f"`model` must return numbers of shape ({wanted}), got {tuple(logits.shape)}")
+    if labels.dim() == 1:
+        return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORE, label_smoothing=smoothing)
+    labelled = (labels != IGNORE).flatten(1).sum(1)
+    return losses.flatten(1).sum(1) / labelled.clamp(min=1)
 
 
 def make_optimizer(network: nn.Module, settings: FitSettings) -> torch.optim.Optimizer:
