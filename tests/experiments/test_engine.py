@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import secrets
 import shutil
 import signal
 import sys
@@ -35,6 +36,15 @@ TINY = {
     "folds": [0, 1],
     "models": ["si_convnet", "rbm"],
 }
+
+
+TOKEN = secrets.token_hex()
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    """Keeps Ray from writing one into the home directory."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
 
 
 @contextmanager
