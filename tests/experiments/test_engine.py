@@ -102,15 +102,15 @@ def test_a_run_whose_worker_is_killed_ends_with_the_records_of_a_local_one(tmp_p
     with open_engine("ray") as cluster:
         run_experiment(experiment, there, watcher=KilledOnce(there, log), engine=cluster)
         # What else can happen to a task, with the workers that are there.
-        monkeypatch.setattr(engine, "RETRIES", 0)
-        with pytest.raises(OSError, match=r"one.json lost its worker 1 times \(The worker died"):
-            list(cluster.run(die, [Task(("one.json",), None)], tmp_path))
         with pytest.raises(ValueError, match=r"^`what` must be another, got 5$"):
             list(cluster.run(refuse, [Task(("one.json",), 5)], tmp_path))
         with pytest.raises(ValueError, match="`gpus_per_run` must be at most the 0 of a machine, got 64"):
             RayCluster(cluster.ray, 64, 1)
         with pytest.raises(ValueError, match="`device` must be auto with the engine ray, got 'cuda'"):
             cluster.device("cuda")
+        monkeypatch.setattr(engine, "RETRIES", 0)
+        with pytest.raises(OSError, match=r"one.json lost its worker 1 times \(The worker died"):
+            list(cluster.run(die, [Task(("one.json",), None)], tmp_path))
     assert outcome(there) == outcome(tmp_path / "here")
     begun = [line.split() for line in log.read_text().splitlines()]
     assert [done for run, done, _ in begun if run == "si_convnet-0"] == ["0", "2"]
