@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
+TESTABLE := .venv/testable
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: install test fuzz reproduce release
@@ -12,7 +13,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $@
 
-test: install
+# Ray and Jupyter, which half a minute goes to, are for tests alone.
+$(TESTABLE): $(STAMP)
+	$(BIN)/python $(PIP) -e '.[test]'
+	touch $@
+
+test: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

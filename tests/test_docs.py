@@ -87,6 +87,12 @@ def test_the_page_on_performance_quotes_its_records():
                 plain, converted = (steps[network, task, dtype, each] for each in ("plain", "converted"))
                 stated = f"| {title} | {task} | {dtype} | {plain:.3g} | {converted:.3g} | {converted / plain:.2f} |"
                 assert stated in page
+    plain, converted = (
+        1_281_167 * 90 * steps["resnet18", "training", "bfloat16", variant] / 32 / 3.6e6
+        for variant in ("plain", "converted")
+    )
+    stated = f"= {plain:.1f} hours | 115,305,030 × {converted / 115_305_030 * 3.6e6:.3g} ms = {converted:.1f} hours |"
+    assert stated in (ROOT / "docs" / "scaling.md").read_text()
     tried = json.loads((bench / "h200-tried.json").read_text())
     for model, seconds in tried["table1_epoch_of_six_folds_s"][
         "a stream for each fold, shared 2**24, channels_last"

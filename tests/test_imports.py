@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 CORE = ("__init__", "__main__", "ops", "nn", "models", "metrics", "table")  # torch alone
-OPTIONAL = {"PIL", "matplotlib", "platformdirs", "pooch"}  # imported where they are used
+OPTIONAL = {"PIL", "matplotlib", "platformdirs", "pooch", "ray"}  # imported where they are used
 PACKAGES = {"PIL": "pillow"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
 
@@ -66,7 +66,8 @@ def test_the_core_imports_torch_alone(path):
 def test_what_the_command_imports_is_what_its_extra_installs():
     project = tomllib.loads(PROJECT.read_text())["project"]
     assert [name.partition(">")[0] for name in project["dependencies"]] == ["torch"]
-    extra = {name.partition(">")[0] for name in project["optional-dependencies"]["experiments"]}
+    extras = project["optional-dependencies"]
+    extra = {name.partition(">")[0] for name in (*extras["experiments"], extras["ray"][1])}
     used = set().union(*(third_party(path) for path in FILES)) - {"torch", "triton"}
     assert used == {*NEEDED, *OPTIONAL}
     assert {PACKAGES.get(name, name) for name in used} == extra

@@ -43,6 +43,14 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, such as training.batch=64. May be repeated.")
 ]
 Epochs = Annotated[int | None, typer.Option(help="Epochs of training.")]
+EngineName = Annotated[str, typer.Option(help="local (this process) or ray (a cluster, a task for each run).")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Of a Ray cluster: auto or HOST:PORT. Default: Ray is started on this machine, and stopped."),
+]
+Gpus = Annotated[
+    float | None, typer.Option(help="GPUs of each run with ray, such as 0.25; 0: CPUs. Default: 1 if there are GPUs.")
+]
 
 # Of a folder of images.
 Task = Annotated[str, typer.Option(help="classification, or segmentation of the folders images and masks.")]
@@ -94,9 +102,13 @@ def reproduce(
     device: Device = "auto",
     data_dir: DataDir = None,
     settings: Set = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    gpus_per_run: Gpus = None,
 ) -> None:
     """Run an item and show it beside the paper's numbers. What is finished is not run again."""
     from scaleconv.experiments import ITEMS, SEARCHES, check_name, folder_name, load_item, read_records
+    from scaleconv.experiments.engine import open_engine
     from scaleconv.experiments.report import print_tables, write_report
     from scaleconv.experiments.run import run_on_terminal
 
@@ -112,13 +124,14 @@ def reproduce(
     # All are read before the first is run: a mistake in a setting should not show after an hour.
     chosen = [item] if item != "all" else [each for each in ITEMS if each not in SEARCHES]
     loaded = [load_item(each, preset, {} if item == "all" and each == "cost" else overrides) for each in chosen]
-    for each in loaded:
-        folder = results / (folder_name(each.item, preset) if name is None else check_name(name))
-        run_on_terminal(each, folder, device, data_dir)
-        records = read_records(folder)  # those of earlier calls too
-        print_tables(each, records)
-        for path in write_report(each, records, folder, data_dir):
-            typer.echo(path)
+    with open_engine(engine, address, gpus_per_run) as where:
+        for each in loaded:
+            folder = results / (folder_name(each.item, preset) if name is None else check_name(name))
+            run_on_terminal(each, folder, device, data_dir, where)
+            records = read_records(folder)  # those of earlier calls too
+            print_tables(each, records)
+            for path in write_report(each, records, folder, data_dir):
+                typer.echo(path)
     if preset == "quick":
         typer.echo(f"This was a small version; at the paper's size: scaleconv reproduce {item} --preset paper")
 
@@ -251,6 +264,9 @@ def compare(
     name: Annotated[str, typer.Option(help="Folder for the records, the weights and the page.")] = "compare",
     results: Results = Path("results"),
     device: Device = "auto",
+    engine: EngineName = "local",
+    address: Address = None,
+    gpus_per_run: Gpus = None,
 ) -> None:
     """Train several networks on your images, and say which to take.
 
@@ -258,7 +274,7 @@ def compare(
     """
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
-    _run_folder(locals(), None, list(range(seeds)))
+    _run_folder(locals(), None, list(range(seeds)), engine, address, gpus_per_run, max(1, workers))
 
 
 @app.command()
@@ -468,14 +484,16 @@ def _refuse_mixture(context: typer.Context, method: str | None, data: Path | Non
             raise ValueError(f"`--{option}` must not be given with {'--data' if data else 'a METHOD of the paper'}")
 
 
-def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[int]) -> None:
+def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[int], *engine: Any) -> None:
     """Train on a folder of images and show what came out; `variants` None takes those that are compared."""
     from scaleconv.experiments.compare import FolderRequest, run_folder
+    from scaleconv.experiments.engine import open_engine
 
     request = FolderRequest(**{field.name: given[field.name] for field in fields(FolderRequest)})
-    for line in run_folder(request, variants, seeds):
-        if _leads():
-            typer.echo(line)
+    with open_engine(*engine) as where:
+        for line in run_folder(request, variants, seeds, where):
+            if _leads():
+                typer.echo(line)
 
 
 def _print_digits(data_dir: Path | None) -> None:

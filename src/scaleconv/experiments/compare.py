@@ -9,16 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..data.loading import ImageData, check_task, load_folder
 from ..ops.signature import DEFAULT_SCALES
 from .classifier import DEFAULT_MODELS, VARIANTS, NetworkSpec
 from .distributed import join_processes
-from .fit import finished_record, fit
+from .engine import Engine, Local, Task
+from .fit import finished_record, fit, method_name
 from .items import check_name
 from .page import TITLES, describe, mean_accuracy, recipe, title, write_page
-from .records import Record
-from .sgd import choose_device
+from .records import Record, read_record, record_name
 from .training import FitSettings
 
 COMPARED = ("plain", "plain-scale", "converted", "converted-scale", "pyramid")
@@ -68,20 +69,34 @@ def run_methods(
     device: str = "auto",
     workers: int = 0,
     tensorboard: bool = False,
+    engine: Engine | None = None,
 ) -> Iterator[Record]:
     """Train every method with every seed, unless it was, and give its record.
 
-    All methods are trained with the first seed, then with the second: stopped early, they can be compared.
+    All methods are trained with the first seed, then with the second: stopped early, they can be compared. Records come
+    as they are finished, which on a cluster is another order.
     """
     processes, _ = join_processes(device)
+    tasks = []
     for seed in seeds:
         for method in methods:
             settings = replace(method.settings, seed=seed)
-            finished = partial(finished_record, method.spec, data, settings, folder)
-            if (record := processes.agree(finished)) is None:
-                options = {"device": device, "workers": workers, "tensorboard": tensorboard}
-                record = fit(method.spec, data, settings, folder, **options).record  # type: ignore[arg-type]
-            yield record
+            if record := processes.agree(partial(finished_record, method.spec, data, settings, folder)):
+                yield record
+            else:
+                name = record_name(method_name(method.spec, settings), "", 0, seed)
+                tasks.append(Task((name,), (method.spec, settings)))
+    if tasks:
+        for part in (data.train, data.val, data.test):
+            _ = part.kept  # decoded once: a set that is small enough travels with the tasks
+    work = partial(_work, data=data, device=device, workers=workers, tensorboard=tensorboard)
+    for task in (engine or Local()).run(work, tasks, folder):
+        yield processes.agree(partial(read_record, folder / task.records[0]))
+
+
+def _work(what: tuple[NetworkSpec, FitSettings], folder: Path, *, data: ImageData, **options: Any) -> None:
+    spec, settings = what
+    fit(spec, data, settings, folder, **options)
 
 
 @dataclass(frozen=True)
@@ -143,7 +158,9 @@ class FolderRequest:
         )
 
 
-def run_folder(request: FolderRequest, variants: Sequence[str] | None, seeds: Sequence[int]) -> Iterator[str]:
+def run_folder(
+    request: FolderRequest, variants: Sequence[str] | None, seeds: Sequence[int], engine: Engine
+) -> Iterator[str]:
     """Do what was asked for, and tell it line by line; `variants` None takes all that are compared.
 
     Everything that was typed is checked before the first image is read.
@@ -152,17 +169,26 @@ def run_folder(request: FolderRequest, variants: Sequence[str] | None, seeds: Se
     folder = request.results / check_name(request.name)
     names = compared_names(settings) if variants is None else variants
     methods = make_methods(spec, settings, names)
-    device = choose_device(request.device)
+    device = engine.device(request.device)
     data = request.load(spec)
     yield data.folder.summary()
     started, records = time.perf_counter(), []
     for record in run_methods(
-        methods, data, folder, seeds, device=device, workers=request.workers, tensorboard=request.tensorboard
+        methods,
+        data,
+        folder,
+        seeds,
+        device=device,
+        workers=request.workers,
+        tensorboard=request.tensorboard,
+        engine=engine,
     ):
         records.append(record)
         yield f"{title(record.model)}, seed {record.seed}: {mean_accuracy(record):.1f} % over all scales"
     if not join_processes(device)[0].leads:
         return
+    order = [method_name(method.spec, method.settings) for method in methods]
+    records.sort(key=lambda record: (record.seed, order.index(record.model)))
     written = write_page(records, data, folder)
     yield f"\n{describe(records)}"
     yield f"\n{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, written))}"

@@ -24,6 +24,7 @@ from ..ops.resampling import linear_map
 from ..ops.signature import make_signature
 from .checkpoint import difference
 from .config import FigureConfig
+from .engine import Engine
 from .items import STUDIES
 from .panels import Line, Panel, make_panels, of_model, series_values
 from .records import Record, Series, describe_environment, read_record, record_name, write_record
@@ -234,7 +235,9 @@ STUDIES["cost"] = CostStudy
 
 
 @run_item.register
-def _run(item: CostStudy, folder: Path, device: str, data_dir: Path | None, watcher: Watcher) -> list[Record]:
+def _run(
+    item: CostStudy, folder: Path, device: str, data_dir: Path | None, watcher: Watcher, engine: Engine
+) -> list[Record]:
     return run_cost(item, folder, device=device, watcher=watcher)
 
 

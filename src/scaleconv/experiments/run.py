@@ -2,13 +2,13 @@
 
 Finished runs are skipped and interrupted ones resume from their checkpoint. Networks that another item has trained with
 the very same settings are used again where the experiment says so. On a GPU, runs of equal shape are trained at once;
-on the CPU networks take turns, and only the folds of an RBM are trained at once. A terminal shows the
-progress.
+on the CPU networks take turns, and only the folds of an RBM are trained at once. An `Engine` says where. A
+terminal shows the progress.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import singledispatch
+from functools import partial, singledispatch
 from pathlib import Path
 from statistics import fmean, median
 from types import TracebackType
@@ -22,6 +22,7 @@ from ..models import TITLES as NETWORKS
 from ..models import UNSUPERVISED
 from .checkpoint import Checkpoint, check_shapes, difference, load_checkpoint, write_checkpoint
 from .config import Experiment, Item, Settings, build, sections
+from .engine import Engine, Local, Task
 from .items import folder_name
 from .measures import measure
 from .records import Epoch, Record, describe_environment, read_record, read_records, remove_leftovers, write_record
@@ -39,25 +40,32 @@ PROCEDURES: dict[str, Procedure] = {
 }
 
 
-def run_on_terminal(item: Item, folder: Path, device: str, data_dir: Path | None) -> list[Record]:
-    """Run an item with live progress; `auto` takes a GPU if there is one."""
-    device = choose_device(device)
+def run_on_terminal(
+    item: Item, folder: Path, device: str, data_dir: Path | None, engine: Engine | None = None
+) -> list[Record]:
+    """Run an item with live progress; `auto` takes a GPU if there is one. Only experiments run on other machines."""
+    engine = engine or Local()
+    device = engine.device(device) if isinstance(item, Experiment) else choose_device(device)
     if torch.device(device).type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
     make_folder(folder)
     with ProgressDisplay(Console(stderr=True)) as display:
-        return run_item(item, folder, device, data_dir, display)
+        return run_item(item, folder, device, data_dir, display, engine)
 
 
 @singledispatch
-def run_item(item: Any, folder: Path, device: str, data_dir: Path | None, watcher: Watcher) -> list[Record]:
+def run_item(
+    item: Any, folder: Path, device: str, data_dir: Path | None, watcher: Watcher, engine: Engine
+) -> list[Record]:
     """Run what is not finished yet and return the records of all runs of the item."""
     raise TypeError(f"`item` must be of a class with a procedure, got {type(item).__name__}")
 
 
 @run_item.register
-def _run(item: Experiment, folder: Path, device: str, data_dir: Path | None, watcher: Watcher) -> list[Record]:
-    return run_experiment(item, folder, device=device, data_dir=data_dir, watcher=watcher)
+def _run(
+    item: Experiment, folder: Path, device: str, data_dir: Path | None, watcher: Watcher, engine: Engine
+) -> list[Record]:
+    return run_experiment(item, folder, device=device, data_dir=data_dir, watcher=watcher, engine=engine)
 
 
 def run_experiment(
@@ -67,6 +75,7 @@ def run_experiment(
     device: str = "cpu",
     data_dir: Path | None = None,
     watcher: Watcher | None = None,
+    engine: Engine | None = None,
 ) -> list[Record]:
     """Run what is not finished yet and return the records of all runs of the experiment.
 
@@ -75,33 +84,57 @@ def run_experiment(
         folder: for its records; checkpoints and weights go into folders beside them.
         device: `cpu`, `cuda`, `cuda:1`, …
         data_dir: directory of the digits, if they are not the embedded ones.
-        watcher: told of every epoch.
+        watcher: told of every epoch; on another machine, a copy of it is.
+        engine: where to train; None is this process.
     """
     make_folder(folder)
-    watcher = watcher or Silent()
+    watcher, engine = watcher or Silent(), engine or Local()
     runs = plan_runs(experiment)
-    finished = _finished(experiment, folder)
     watcher.plan(experiment.item, len(runs))
     store = DigitStore(torch.device(device), data_dir)
-    pending = []
+    work = partial(_work, store=store, device=device, watcher=watcher)
+    for task in engine.run(work, _tasks(experiment, runs, folder, device, watcher, engine), folder):
+        for run in task.what[0]:
+            watcher.end(run.title)
+    return [read_record(run.record(folder)) for run in runs]
+
+
+def _tasks(
+    experiment: Experiment, runs: Sequence[Run], folder: Path, device: str, watcher: Watcher, engine: Engine
+) -> Iterator[Task]:
+    """What is left to do. A task is told its runs and, where another item has trained its only run, what came out."""
+    finished, pending = _finished(experiment, folder), []
     for run in runs:
         for path in (run.record(folder), run.checkpoint(folder), run.weights(folder)):
             remove_leftovers(path)
         if run.record(folder) in finished:
             watcher.end(run.title)
         elif trained := _trained_before(experiment, run, folder):
-            _finish(run, folder, *trained, store)
-            watcher.end(run.title)
+            yield Task((run.record(folder).name,), ([run], trained))
         else:
             pending.append(run)
-    for group in _groups(pending, store.device.type == "cuda"):
-        for run, outcome in PROCEDURES[group[0].model](group, store, folder, watcher).items():
-            weights = Checkpoint(run.identity(), outcome.history, outcome.weights)
-            write_checkpoint(run.weights(folder), weights)
-            _finish(run, folder, _record(run, outcome, device), weights, store)
-            run.checkpoint(folder).unlink(missing_ok=True)
-            watcher.end(run.title)
-    return [read_record(run.record(folder)) for run in runs]
+    for group in _groups(pending, engine.groups and torch.device(device).type == "cuda"):
+        yield Task(tuple(run.record(folder).name for run in group), (group, None))
+
+
+def _work(
+    what: tuple[list[Run], tuple[Record, Checkpoint] | None],
+    folder: Path,
+    *,
+    store: DigitStore,
+    device: str,
+    watcher: Watcher,
+) -> None:
+    """Train runs at once, unless they were, and leave a record of each."""
+    group, trained = what
+    if trained:
+        _finish(group[0], folder, *trained, store)
+        return
+    for run, outcome in PROCEDURES[group[0].model](group, store, folder, watcher).items():
+        weights = Checkpoint(run.identity(), outcome.history, outcome.weights)
+        write_checkpoint(run.weights(folder), weights)
+        _finish(run, folder, _record(run, outcome, device), weights, store)
+        run.checkpoint(folder).unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -146,17 +179,17 @@ def _trained_before(experiment: Experiment, run: Run, folder: Path) -> tuple[Rec
     return None
 
 
-def _groups(runs: Sequence[Run], on_gpu: bool) -> list[list[Run]]:
-    """The runs to train at once: on a GPU up to `MOST_AT_ONCE` of equal shape, on the CPU each network alone.
+def _groups(runs: Sequence[Run], shared: bool) -> list[list[Run]]:
+    """The runs to train at once: where they share a GPU up to `MOST_AT_ONCE` of equal shape, else each network alone.
 
-    An RBM is trained by a batch of matrix products, which a CPU too does faster at once.
+    The folds of an RBM are trained by a batch of matrix products, which a CPU too does faster at once.
     """
     groups: dict[object, list[Run]] = {}
     for run in runs:
         used = [getattr(run.settings, name) for name in sections(run.model) if name not in ("data", "measure")]
         data = run.settings.data
         shape = (run.model, data.size, data.train - data.held_out, *used)
-        groups.setdefault(shape if on_gpu or run.model in UNSUPERVISED else run, []).append(run)
+        groups.setdefault(shape if shared or run.model in UNSUPERVISED else run, []).append(run)
     starts = [(group, start) for group in groups.values() for start in range(0, len(group), MOST_AT_ONCE)]
     return [group[start : start + MOST_AT_ONCE] for group, start in starts]
 
@@ -233,6 +266,10 @@ class ProgressDisplay:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.progress.stop()
+
+    def __reduce__(self) -> tuple[type[Silent], tuple[()]]:
+        """On another machine it shows nothing."""
+        return Silent, ()
 
     def plan(self, title: str, runs: int) -> None:
         self.progress.update(self.item, description=title, total=runs, figures="runs", visible=True)

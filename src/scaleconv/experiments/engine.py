@@ -1,0 +1,256 @@
+"""Where runs are done: one after the other in this process, or as tasks of a Ray cluster.
+
+An engine does tasks. Each leaves files in the folder of the results: a record, weights, and checkpoints on the way. A
+worker of Ray does not see that folder. It works in a temporary one, and what appears there travels back as values and
+is written here. A task that loses its worker goes on from its last checkpoint on another one.
+"""
+
+import math
+import os
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from .records import writing
+from .sgd import choose_device
+
+ENGINES = ("local", "ray")
+RETRIES = 3  # of a task that loses its worker
+SECONDS_BETWEEN = 1.0  # looks at the temporary folder of a task
+
+Files = dict[str, bytes]  # by path in the folder of the results
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to do.
+
+    Attributes:
+        records: names of the records it leaves.
+        what: is told to the function that does it.
+    """
+
+    records: tuple[str, ...]
+    what: Any
+
+    def checkpoints(self, folder: Path) -> list[Path]:
+        """Where it leaves its checkpoints."""
+        return [folder / "checkpoints" / Path(name).with_suffix(".safetensors") for name in self.records]
+
+
+Work = Callable[[Any, Path], None]  # does a task, given `Task.what` and the folder for its files
+
+
+class Engine(Protocol):
+    """Does tasks.
+
+    Attributes:
+        groups: whether runs of equal shape should be one task, to share a GPU.
+    """
+
+    groups: bool
+
+    def device(self, name: str) -> str:
+        """The device of a run, from what the user asked for."""
+
+    def run(self, work: Work, tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
+        """Do all tasks, and give each as soon as its files are in the folder."""
+
+
+class Local:
+    """This process, one task after the other."""
+
+    groups = True
+
+    def device(self, name: str) -> str:
+        return choose_device(name)
+
+    def run(self, work: Work, tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
+        for task in tasks:
+            work(task.what, folder)
+            yield task
+
+
+@contextmanager
+def open_engine(
+    name: str = "local", address: str | None = None, gpus_per_run: float | None = None, cpus_per_run: int = 1
+) -> Iterator[Engine]:
+    """An engine to be used in a `with` block; Ray is left when the block ends.
+
+    Args:
+        name: `local` or `ray`.
+        address: of a running Ray cluster, `HOST:PORT`; `auto` finds the one that this machine is part of. None starts
+            Ray on this machine alone, and stops it in the end.
+        gpus_per_run: how much of a GPU each run takes, such as 0.25; 0 trains on CPUs. None is 1 where there are GPUs.
+        cpus_per_run: threads of each run.
+
+    Raises:
+        ValueError: an argument breaks its rule, or asks for more than a machine of the cluster has; or torchrun
+            started this process.
+        ImportError: Ray is not installed.
+        OSError: there is no cluster at the address.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"`engine` must be one of {', '.join(ENGINES)}, got {name!r}")
+    if name == "local":
+        for option, value in (("address", address), ("gpus_per_run", gpus_per_run)):
+            if value is not None:
+                raise ValueError(f"`{option}` (={value}) must be given with the engine ray")
+        yield Local()
+        return
+    if "RANK" in os.environ:  # each run would wait for the other processes of torchrun
+        raise ValueError("`engine` ray must not be started by torchrun, got a process of rank " + os.environ["RANK"])
+    _check_gpus(gpus_per_run)
+    ray = _connect(address)
+    try:
+        yield RayCluster(ray, gpus_per_run, cpus_per_run)
+    finally:
+        ray.shutdown()
+
+
+class RayCluster:
+    """Workers of Ray, a task each.
+
+    Args:
+        ray: the module, connected.
+        gpus, cpus: of each task; None as for `open_engine`.
+    """
+
+    groups = False
+
+    def __init__(self, ray: Any, gpus: float | None, cpus: int) -> None:
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        most = {kind: max(machine.get(kind, 0) for machine in machines) for kind in ("GPU", "CPU")}
+        self.ray, self.cpus = ray, cpus
+        self.gpus = min(1, most["GPU"]) if gpus is None else gpus
+        for kind, wanted in (("GPU", self.gpus), ("CPU", self.cpus)):
+            if wanted > most[kind]:  # Ray would wait for such a machine to join
+                option = f"{kind.lower()}s_per_run"
+                raise ValueError(f"`{option}` must be at most the {most[kind]:g} of a machine, got {wanted:g}")
+
+    def device(self, name: str) -> str:
+        if name != "auto":
+            raise ValueError(
+                f"`device` must be auto with the engine ray, got {name!r}: `gpus_per_run` says what to use"
+            )
+        return "cuda" if self.gpus else "cpu"
+
+    def run(self, work: Work, tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
+        """Do all tasks at once, as far as there is room; retries are ours, since those of Ray know no checkpoints."""
+        ray = self.ray
+        remote = ray.remote(_work_away).options(
+            num_returns="streaming", max_retries=0, num_cpus=self.cpus, num_gpus=self.gpus
+        )
+        shared = ray.put(work)  # once, not with every task
+        precision = torch.get_float32_matmul_precision()
+
+        def submit(task: Task) -> Any:
+            begun = {str(path.relative_to(folder)): path for path in task.checkpoints(folder) if path.exists()}
+            files = {name: path.read_bytes() for name, path in begun.items()}
+            return remote.remote(shared, task.what, folder.name, files, self.cpus, precision)
+
+        lost: Counter[tuple[str, ...]] = Counter()
+        running = {submit(task): task for task in tasks}
+        while running:
+            (stream,), _ = ray.wait(list(running), num_returns=1)
+            task = running[stream]
+            try:
+                _write(folder, ray.get(next(stream)))
+            except StopIteration:
+                del running[stream]
+                for path in task.checkpoints(folder):
+                    path.unlink(missing_ok=True)
+                yield task
+            except ray.exceptions.RayTaskError as error:
+                if error.cause is None or isinstance(error.cause, ray.exceptions.RayError):
+                    reason = str(error).strip().rpartition("\n")[2]  # such as a package that the worker lacks
+                    raise OSError(f"a worker cannot begin {task.records[0]} ({reason})") from None
+                raise error.cause from None  # the task's own
+            except ray.exceptions.RayError as error:  # the worker or its machine is gone
+                del running[stream]
+                lost[task.records] += 1
+                if lost[task.records] > RETRIES:
+                    reason = str(error).partition("\n")[0]
+                    raise OSError(f"{task.records[0]} lost its worker {RETRIES + 1} times ({reason})") from None
+                running[submit(task)] = task
+
+
+def _work_away(work: Work, what: Any, name: str, files: Files, threads: int, precision: str) -> Iterator[Files]:
+    """Do a task on a worker: its files as they appear, beginning with those that were there."""
+    torch.set_float32_matmul_precision(precision)
+    with (
+        tempfile.TemporaryDirectory(prefix="scaleconv-") as scratch,
+        ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,)) as thread,
+    ):
+        folder = Path(scratch) / name
+        seen: dict[str, tuple[int, int]] = {}
+        _write(folder, files)
+        doing = thread.submit(work, what, folder)
+        while not wait([doing], SECONDS_BETWEEN).done:
+            if files := _changed(folder, seen):
+                yield files
+        doing.result()
+        yield _changed(folder, seen)
+
+
+def _changed(folder: Path, seen: dict[str, tuple[int, int]]) -> Files:
+    """The files that were written since the last look; those still being written have hidden names."""
+    files = {}
+    for path in sorted(folder.rglob("[!.]*")):
+        if path.is_file():
+            name, state = str(path.relative_to(folder)), path.stat()
+            stamp = (state.st_mtime_ns, state.st_size)
+            if seen.get(name) != stamp:
+                seen[name], files[name] = stamp, path.read_bytes()
+    return files
+
+
+def _write(folder: Path, files: Files) -> None:
+    """Write files, each whole or not at all; records last, since they say that the rest is there."""
+    for name in sorted(files, key=lambda name: name.count(os.sep), reverse=True):
+        with writing(folder / name) as part:
+            part.write_bytes(files[name])
+
+
+def _check_gpus(gpus: float | None) -> None:
+    if gpus is not None and not (math.isfinite(gpus) and (0 <= gpus <= 1 or (gpus > 1 and gpus == int(gpus)))):
+        raise ValueError(f"`gpus_per_run` must be a share from 0 to 1 or a whole number, got {gpus:g}")
+
+
+def _connect(address: str | None) -> Any:
+    """Ray, connected to a cluster or started here."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("the engine ray needs its package: pip install 'scaleconv[ray]'") from None
+    if address not in (None, "auto"):
+        _check_address(address)
+    try:
+        here = {"include_dashboard": False} if address is None else {}
+        ray.init(address or "local", log_to_driver=False, logging_level="error", **here)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise OSError(f"`address` must be of a running Ray cluster, got {address or 'none'} ({reason})") from None
+    return ray
+
+
+def _check_address(address: str) -> None:
+    """Refuse an address where nobody listens: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and int(port) < 2**16):
+        raise ValueError(f"`address` must be auto or HOST:PORT, got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise OSError(
+            f"`address` must be of a running Ray cluster, got {address} ({error.strerror or error})"
+        ) from None
