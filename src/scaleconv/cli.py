@@ -148,15 +148,23 @@ def show(
 
 @app.command()
 def report(
+    path: Annotated[Path | None, typer.Argument(help="The page of --html. Default: report.html.")] = None,
+    html: Annotated[bool, typer.Option("--html", help="Write one page for a browser, which needs no network.")] = False,
     preset: Annotated[str, typer.Option(help="Which records: paper or quick.")] = "paper",
     results: Results = Path("results"),
     docs: Annotated[Path, typer.Option(help="Directory of reproduction.md, and of figures/ in it.")] = Path("docs"),
 ) -> None:
-    """Write every table and figure of the documents from the records."""
+    """Write every table and figure of the documents, or one HTML page, from the records."""
+    from scaleconv.experiments.html_report import write_html
     from scaleconv.experiments.report import write_documents
 
-    for path in write_documents(results, docs, preset):
-        typer.echo(path)
+    if path and not html:
+        raise ValueError(f"`path` must be given with --html, got {path}")
+    page = path or Path("report.html")
+    for written in (
+        [write_html(results, docs / "figures", page, preset)] if html else write_documents(results, docs, preset)
+    ):
+        typer.echo(written)
 
 
 @app.command()
