@@ -288,8 +288,8 @@ def test_the_command_writes_the_page_where_it_is_told_and_twice_the_same(run, tm
     folder.mkdir(parents=True)
     for fold in (0, 1):
         write_record(folder, record("convnet", fold, 4.0 + fold))
-    assert run("report", "--html") == (0, "report.html\n", "")
-    assert run("report", "--html", "other.html") == (0, "other.html\n", "")
+    assert run("report", "--html") == (0, "report.html\nNext: open report.html in a browser\n", "")
+    assert run("report", "--html", "other.html")[1].startswith("other.html\n")
     assert (tmp_path / "other.html").read_bytes() == (tmp_path / "report.html").read_bytes()
     assert "4.50 ± 0.71" in (tmp_path / "other.html").read_text()
     refused(run("report", "page.html"), "`path` must be given with --html, got page.html")

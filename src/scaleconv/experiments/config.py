@@ -449,7 +449,10 @@ def _at_most(config: Any, most: float, *names: str) -> None:
             raise ValueError(f"`{name}` must be at most {most}, got {getattr(config, name)}")
 
 
-_type_hints = cache(get_type_hints)  # a history builds the same class hundreds of times
+@cache
+def _type_hints(kind: type[Any]) -> dict[str, Any]:
+    """Kept, since a history builds the same class hundreds of times."""
+    return get_type_hints(kind)
 
 
 def build(kind: type[T], table: Any, where: str) -> T:
