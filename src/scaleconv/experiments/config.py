@@ -463,7 +463,7 @@ def build(kind: type[T], table: Any, where: str) -> T:
     """
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {table!r}")
-    hints = _type_hints(kind)
+    hints = _type_hints(kind)  # type: ignore[arg-type]
     if unknown := sorted(set(table) - set(hints)):
         raise ValueError(f"`{unknown[0]}` in {where} is unknown: it must be one of {', '.join(hints)}")
     optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}  # type: ignore[arg-type]
