@@ -1,9 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
+TESTABLE := .venv/testable
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test reproduce release
+.PHONY: install test docs reproduce release
 
 install: $(STAMP)
 
@@ -12,11 +13,19 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $@
 
-test: install
+# The site's packages and Jupyter, which half a minute goes to, are for tests and documents alone.
+$(TESTABLE): $(STAMP)
+	$(BIN)/python $(PIP) -e '.[test]'
+	touch $@
+
+test: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+docs: $(TESTABLE)
+	$(BIN)/mkdocs build --strict
 
 reproduce: install
 	$(BIN)/scaleconv reproduce table1 --preset quick
