@@ -7,6 +7,7 @@ after the other, give what `si_conv2d` gives. Writes the picture to the path giv
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -59,13 +60,17 @@ def run_steps(image: Tensor, weight: Tensor) -> list[Step]:
 
 def draw(path: Path, image: Tensor, weight: Tensor, steps: list[Step], output: Tensor, winner: Tensor) -> None:
     figure = plt.figure(figsize=(12, 8.6), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 1.25))
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 1.25), squeeze=False)[:, 0]
     rows = above.subplots(3, len(steps))
     largest = max(step.level.shape[0] for step in steps)
     most, strongest = float(output.max()), float(weight.abs().max())
-    red = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
+    red: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
     for column, step in enumerate(steps):
-        drawn = ((step.level, {"cmap": "gray"}), (step.response, red), (step.aligned, red))
+        drawn: tuple[tuple[Tensor, dict[str, Any]], ...] = (
+            (step.level, {"cmap": "gray"}),
+            (step.response, red),
+            (step.aligned, red),
+        )
         for axis, (values, style) in zip(rows[:, column], drawn, strict=True):
             axis.imshow(values.numpy(), **style)
             axis.set_facecolor("#cccccc")
@@ -80,7 +85,7 @@ def draw(path: Path, image: Tensor, weight: Tensor, steps: list[Step], output: T
         axis.set_ylabel(text, fontsize=13)
     panels = below.subplots(1, 4)
     index = plt.get_cmap("viridis", len(steps))
-    shown = [
+    shown: list[tuple[str, Tensor, dict[str, Any]]] = [
         ("the image", image[0, 0], {"cmap": "gray"}),
         ("the filter", weight[0, 0], {"cmap": "RdBu_r", "vmin": -strongest, "vmax": strongest}),
         ("4  maximum: the output", output[0, 0], red),

@@ -132,7 +132,7 @@ def test_the_steps_on_the_first_page_are_what_the_script_finds(tmp_path, monkeyp
 
 def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
     pytest.importorskip("mkdocstrings", reason="needs the extra `docs`")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
