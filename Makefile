@@ -4,7 +4,7 @@ STAMP := .venv/installed
 TESTABLE := .venv/testable
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test fuzz reproduce release
+.PHONY: install test fuzz docs reproduce release
 
 install: $(STAMP)
 
@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $@
 
-# Ray and Jupyter, which half a minute goes to, are for tests alone.
+# Ray, Jupyter and the packages of the site, which most of a minute goes to, are for tests and documents alone.
 $(TESTABLE): $(STAMP)
 	$(BIN)/python $(PIP) -e '.[test]'
 	touch $@
@@ -29,6 +29,9 @@ CASES ?= 10000
 SEED ?= 0
 fuzz: install
 	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) --seed $(SEED)
+
+docs: $(TESTABLE)
+	$(BIN)/mkdocs build --strict
 
 reproduce: install
 	$(BIN)/scaleconv reproduce table1 --preset quick

@@ -22,7 +22,7 @@ FRONT_DOORS = ("__init__", "__main__")
 
 # Left, bottom, width and height of a box, from the top floor down; and what the room is for.
 ROOMS = {
-    "cli": ((0.0, 10.4, 12.0, 0.55), "the command “scaleconv”: parses, calls, prints"),
+    "cli": ((0.0, 10.4, 12.0, 0.85), "the command “scaleconv”: parses, calls, prints"),
     "bench": ((0.0, 9.05, 12.0, 0.85), "time and memory of the layer beside plain convolutions"),
     "experiments": ((0.0, 7.45, 12.0, 1.1), "training and comparing: settings, records, tables, figures"),
     "inspection": ((0.0, 5.85, 5.5, 1.1), "a network seen: cost, winners"),
@@ -31,7 +31,7 @@ ROOMS = {
     "nn": ((0.0, 2.4, 5.5, 1.1), "Modules: parameters and one call into ops"),
     "metrics": ((6.5, 2.4, 5.5, 1.1), "measures of networks, and the timer"),
     "ops": ((0.0, 0.0, 5.5, 1.9), "the layer: pure functions on tensors"),
-    "table": ((6.5, 1.35, 5.5, 0.55), "tables as text and as Markdown"),
+    "table": ((6.5, 1.35, 5.5, 0.55), "tables as text, Markdown, HTML"),
 }
 LEGEND = """An arrow means “imports”, in the colour of the room it starts from.
 Red is the core: it needs torch, and nothing else."""
@@ -117,9 +117,9 @@ def route(start: str, end: str, pairs: set[tuple[str, str]]) -> list[tuple[float
 def draw(path: Path) -> None:
     """Write the picture; in an SVG file, the identifiers of its parts say what they show."""
     pairs, modules = room_imports(), modules_by_room()
-    figure = Figure(figsize=(10.4, 8.1))
+    figure = Figure(figsize=(10.4, 8.3))
     axis = figure.add_axes((0, 0, 1, 1))
-    axis.set(xlim=(-1.3, 13.1), ylim=(-0.2, 11.2))
+    axis.set(xlim=(-1.3, 13.1), ylim=(-0.2, 11.5))
     axis.axis("off")
     for start, end in sorted(pairs):
         *corners, last = route(start, end, pairs)

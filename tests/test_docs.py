@@ -2,15 +2,21 @@
 
 import doctest
 import json
+import os
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import scaleconv
 from scaleconv import macs
 from scaleconv.cli import app, data_app
 from scaleconv.experiments import ITEMS, load_experiment, read_records
-from scaleconv.experiments.tables import cells, make_rows
+from scaleconv.experiments.page import accuracy_tables, cost_table
+from scaleconv.experiments.tables import cells, make_rows, make_tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -64,6 +70,25 @@ def test_the_results_in_the_readme_are_those_of_the_records():
     assert f"makes {-change:.0f} % fewer errors" in readme
 
 
+def test_the_guide_quotes_its_records():
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    experiment = load_experiment("table1")
+    rows = [cells(row) for row in make_rows(read_records(ROOT / "results" / "table1"), experiment.paper, "convnet")]
+    quoted = [(name, ours, seconds) for name, _, ours, *_, seconds in rows if "ConvNet" in name or "ensemble" in name]
+    images = read_records(ROOT / "results" / "compare-digits")
+    accuracy, costs = accuracy_tables(images)[0], {row[0]: row[2] for row in cost_table(images).rows}
+    columns = dict(zip(accuracy.header, zip(*accuracy.rows, strict=True), strict=True))
+    at_one = [label for label, *_ in accuracy.rows].index("1")
+    quoted += [(name, values[at_one], values[-1], costs[name]) for name, values in columns.items() if name in costs]
+    found = [f"| {' | '.join(row)} |" for row in quoted if row[0] != "Hierarchical ConvNet"]
+    assert len(found) == 8
+    assert [row for row in found if row not in guide] == []
+    (scales,) = make_tables(load_experiment("scales"), read_records(ROOT / "results" / "scales"))
+    listed = re.findall(r"^\| ([\d.]+(?: –|, then) .*) \| (.*) \|$", guide, re.MULTILINE)
+    assert len(listed) == 7
+    assert set(listed) <= {row[:2] for row in scales.rows}
+
+
 def test_the_page_on_performance_quotes_its_records():
     page, bench = (ROOT / "docs" / "performance.md").read_text(), ROOT / "results" / "bench"
     rows = {
@@ -98,3 +123,28 @@ def test_the_page_on_performance_quotes_its_records():
         "a stream for each fold, shared 2**24, channels_last"
     ].items():
         assert f" s | {700 * seconds:,.0f} s |" in page, model
+
+
+def test_the_steps_on_the_first_page_are_what_the_script_finds(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib", reason="needs the extra `experiments`")
+    monkeypatch.setattr(sys, "argv", ["step_by_step.py", str(tmp_path / "steps.png")])
+    runpy.run_path(str(ROOT / "examples" / "step_by_step.py"), run_name="__main__")
+    plain, ours, scale = re.findall(r"\d\.\d+", capsys.readouterr().out)
+    page = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    assert f"answers {plain} at most, the layer {ours}." in page
+    assert f"size of the filter at scale {scale}, and the response there is the largest of all" in page
+    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
+    pytest.importorskip("mkdocstrings", reason="needs the extra `docs`")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    api = (tmp_path / "api.html").read_text()
+    missing = [name for name in scaleconv.__all__ if not re.search(rf'id="scaleconv[\w.]*\.{name}"', api)]
+    assert missing == ["DEFAULT_SCALES", "__version__"]
+    for page in tmp_path.glob("*.html"):
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="([^"]+)|<link[^>]* href="([^"]+)', page.read_text())
+        assert not [link for links in loaded for link in links if "//" in link], page.name

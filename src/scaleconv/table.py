@@ -1,12 +1,13 @@
-"""Tables of text, for a terminal and as Markdown. The only renderer of tables in the package.
+"""Tables of text, for a terminal, as Markdown and as HTML. The only renderer of tables in the package.
 
 A table that is wider than the terminal is split into several, each with the columns that name its rows. No cell is cut.
 """
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from html import escape
 
 GAP = "  "  # between two columns
 WIDE = 200  # columns of a file or a pipe, which have no width of their own
@@ -33,6 +34,29 @@ class Table:
     def markdown(self) -> str:
         """The table as Markdown, without its title."""
         return "\n".join(markdown_row(row) for row in (self.header, ["---"] * len(self.header), *self.rows))
+
+    def html(self, classes: Collection[str] = ()) -> str:
+        """The table as HTML, its title as the caption; a cell that is one of the words `classes` has it as its class.
+
+        Example:
+            >>> print(Table("", ("claim", "verdict"), [("3 < 4", "same")]).html(classes={"same"}))
+            <table>
+            <thead><tr><th scope="col">claim</th><th scope="col">verdict</th></tr></thead>
+            <tbody>
+            <tr><th scope="row">3 &lt; 4</th><td class="same">same</td></tr>
+            </tbody>
+            </table>
+        """
+        caption = f"<caption>{escape(self.title)}</caption>\n" if self.title else ""
+        header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.header)
+        lines = []
+        for row in self.rows:
+            names = "".join(f'<th scope="row">{escape(cell)}</th>' for cell in row[: self.labels])
+            kinds = [f' class="{cell}"' if cell in classes else "" for cell in row[self.labels :]]
+            cells = zip(kinds, row[self.labels :], strict=True)
+            lines.append(f"<tr>{names}{''.join(f'<td{kind}>{escape(cell)}</td>' for kind, cell in cells)}</tr>\n")
+        body = f"<tbody>\n{''.join(lines)}</tbody>"
+        return f"<table>\n{caption}<thead><tr>{header}</tr></thead>\n{body}\n</table>"
 
     def text(self, width: int) -> str:
         """The table for a terminal: headings are wrapped, cells are not, and columns that do not fit go below.

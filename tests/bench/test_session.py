@@ -1,22 +1,26 @@
 """A bench from the command line to its files: what is printed and written, and one line for what goes wrong."""
 
+import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from torch import nn
 
 from helpers.benches import EPOCHS, FAILED, FAILED_STEP, GPU_ROWS, GPU_STEPS, STEPS
-from helpers.command import refused
+from helpers.command import refused, says_next
 from scaleconv import DEFAULT_SCALES
 from scaleconv.bench import Result, Settings, network_costs
 from scaleconv.bench.layer_costs import LayerRow
 from scaleconv.bench.network_costs import EpochRow, StepRow
 from scaleconv.bench.ratios import layer_table, ratio_table, step_table
-from scaleconv.bench.session import failures, markdown, print_result, write_result
+from scaleconv.bench.session import _ticks, failures, markdown, print_result, write_result
+from scaleconv.experiments.run import make_progress
 from scaleconv.metrics.timing import Memory, Timing
 
 RECORDS = Path(__file__).parents[2] / "results" / "bench"
@@ -50,6 +54,7 @@ def test_bench_prints_ratios_and_writes_one_file_of_numbers(run, tmp_path):
     code, output, errors = run(*LAYERS, "--peer", "peers:Plain")
     assert (code, errors) == (0, "")
     assert "/ SIConv2d" in output
+    says_next(output, "scaleconv bench --help")
     assert "written plainly, or direct, is the layer with F.interpolate" in " ".join(output.split())
     folder = tmp_path / "results" / "bench"
     assert {path.name for path in folder.iterdir()} == {"cpu.json", "cpu.md", "cpu.png", "cpu.svg"}
@@ -58,6 +63,16 @@ def test_bench_prints_ratios_and_writes_one_file_of_numbers(run, tmp_path):
     assert [row["layer"] for row in stored["rows"]] == layers
     assert stored["settings"]["batch"] == 1
     assert stored["environment"]["threads"] >= 1
+
+
+def test_a_terminal_sees_what_is_measured_the_rate_and_the_time_left():
+    stream = io.StringIO()
+    with make_progress(Console(file=stream, force_terminal=True, width=140)) as bar:
+        tick = _ticks(bar, 3)
+        tick("mnist1, float32")
+        tick("mnist2, float32")
+    plain = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", stream.getvalue())
+    assert re.search(r"mnist2, float32 .* 2/3 [\d.e+]+ repeats/s (-:--|\d\d:\d\d)", plain)
 
 
 def test_every_option_reaches_the_file(run, tmp_path):

@@ -1,6 +1,7 @@
 """The commands reproduce, show and train, and one line with an exit code for everything that goes wrong."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.command import refused
+from helpers.command import refused, says_next
 from scaleconv.experiments import read_records
 
 SMALL = ("data.train=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8", "training.batch=50")
@@ -28,6 +29,8 @@ def test_reproduce_prints_the_table_and_writes_it_beside_the_records(table):
     assert (code, errors) == (0, "")
     assert "SI-ConvNet" in output
     assert "3.13 ± 0.19" in output
+    assert re.search(r"\nIt took \d+ s; ", output)
+    says_next(output, "scaleconv report --html --preset quick")
     assert {path.name for path in folder.glob("*.*")} == {
         "convnet-fold0-seed0.json",
         "convnet-fold1-seed0.json",
@@ -74,7 +77,9 @@ def test_train_keeps_a_record_and_weights(run, tmp_path):
     (record,) = read_records(tmp_path / "results" / "train")
     assert (record.model, record.fold) == ("convnet", 1)
     assert f"test error {record.test_error:.2f} % after 2 epochs" in output
-    assert Path(output.split("weights: ")[1].strip()).is_file()
+    weights = Path(output.split("weights: ")[1].splitlines()[0])
+    assert weights.is_file()
+    says_next(output, f"scaleconv explain IMAGE --checkpoint {weights}")
 
 
 CURVE = (*TINY, "--set", "data.test=100", "--folds", "0,1")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.command import refused
+from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image
 from scaleconv.experiments import FitSettings, NetworkSpec, Record, Series, load, page, read_records, training
 from scaleconv.experiments.compare import COMPARED, compared_names, make_methods
@@ -133,6 +133,7 @@ def test_train_shows_plain_and_converted_side_by_side(run, images, tmp_path):
         *("plain-fold0-seed0.json", "converted-fold0-seed0.json", "skipped.txt"),
         *("accuracy.png", "accuracy.svg", "page.md"),
     }
+    says_next(output, f"scaleconv compare --data {images}")
     recipes = [line for line in output.splitlines() if line.startswith("network = scaleconv.experiments.load(")]
     assert len(recipes) == 2
     assert load(recipes[1].split('"')[1]).classes == ("cat", "dog")
@@ -147,8 +148,9 @@ def compared(run, images):
 
 
 def test_compare_writes_a_page_and_goes_on_where_it_was(run, images, tmp_path, compared, monkeypatch):
-    code, _, errors = compared
+    code, output, errors = compared
     assert (code, errors) == (0, "")
+    says_next(output, "scaleconv show compare")
     folder = tmp_path / "results" / "compare"
     assert {path.name for path in folder.glob("*.json")} == {
         f"{method}-fold0-seed{seed}.json" for method in COMPARED for seed in (0, 1)

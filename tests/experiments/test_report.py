@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.command import refused
+from helpers.command import refused, says_next
 from helpers.records import CURVES, record, table_records
 from scaleconv.experiments import ITEMS, load_experiment, load_item, read_records, report
 from scaleconv.experiments.checkpoint import Checkpoint, write_checkpoint
@@ -169,6 +169,7 @@ def test_the_page_is_filled_between_its_markers_and_twice_gives_the_same(tree, r
     figures = {path.name for path in (tree / "docs" / "figures").iterdir()}
     assert figures == {"table1.png", "table1.svg", "fig4a.png", "fig4a.svg"}
     assert "docs/figures/fig4a.svg" in output.splitlines()
+    says_next(output, "scaleconv report --html")
     assert {path.name for path in (tree / "results" / "fig4a").glob("[ft]*")} == {"table.csv", "table.md"}
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     run("report")

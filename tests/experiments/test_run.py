@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -306,6 +307,18 @@ def shown(terminal):
 )
 def test_a_terminal_sees_how_many_runs_and_of_each_epoch_loss_last_error_and_rate(words):
     assert words in shown(True)
+
+
+COLOUR = r"\x1b\[(?:\d+;)*(?:3[0-7]|38;5;\d+)m"
+
+
+def test_colours_are_off_where_they_should_be(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    assert re.search(COLOUR, shown(True))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(COLOUR, shown(True))
+    assert "4 epochs/s" in shown(True)
 
 
 def test_runs_that_are_finished_leave_the_display():

@@ -1,4 +1,4 @@
-"""What every refusal of the command line looks like."""
+"""What every refusal of the command line looks like, and the end of every long command."""
 
 
 def refused(result, *words):
@@ -9,3 +9,8 @@ def refused(result, *words):
     assert errors.startswith("scaleconv: ")
     for word in words:
         assert word in errors
+
+
+def says_next(output, command):
+    """The last line says what to type now."""
+    assert output.splitlines()[-1].startswith(f"Next: {command}"), output

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from ..data.atomic import atomic_path
 from ..experiments.records import describe_environment
+from ..experiments.run import make_progress
 from ..table import Table, terminal_width, wrapped
 from .layer_costs import LayerRow, measure_layers
 from .network_costs import NETWORKS, EpochRow, StepRow, measure_epochs, measure_steps, step_tasks
@@ -67,22 +68,19 @@ def run_bench(settings: Settings, tick: Tick = lambda _: None) -> Result:
 
 def run_on_terminal(settings: Settings) -> Result:
     """Run a bench with a progress bar; silent where the output is not a terminal."""
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    bar = make_progress(Console(stderr=True))
     with bar:
         return run_bench(settings, _ticks(bar, count_ticks(settings)))
 
 
 def _ticks(bar: Progress, total: int) -> Callable[[str], None]:
-    task = bar.add_task("warming up", total=total)
-    return lambda what: bar.update(task, advance=1, description=what)
+    task = bar.add_task("warming up", total=total, figures="")
+
+    def tick(what: str) -> None:
+        bar.update(task, advance=1, description=what)
+        bar.update(task, figures=f"{bar.tasks[0].finished_speed or bar.tasks[0].speed or 0:.2g} repeats/s")
+
+    return tick
 
 
 def count_ticks(settings: Settings) -> int:

@@ -11,6 +11,7 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..data import parse_scales
@@ -458,6 +459,12 @@ def _at_most(config: Any, most: float, *names: str) -> None:
             raise ValueError(f"`{name}` must be at most {most}, got {getattr(config, name)}")
 
 
+@cache
+def _type_hints(kind: type[Any]) -> dict[str, Any]:
+    """Kept, since a history builds the same class hundreds of times."""
+    return get_type_hints(kind)
+
+
 def build(kind: type[T], table: Any, where: str) -> T:
     """Make a dataclass of a table: of a TOML file, a record or a checkpoint.
 
@@ -466,7 +473,7 @@ def build(kind: type[T], table: Any, where: str) -> T:
     """
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {table!r}")
-    hints = get_type_hints(kind)
+    hints = _type_hints(kind)  # type: ignore[arg-type]
     if unknown := sorted(set(table) - set(hints)):
         raise ValueError(f"`{unknown[0]}` in {where} is unknown: it must be one of {', '.join(hints)}")
     optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}  # type: ignore[arg-type]

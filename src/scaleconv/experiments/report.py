@@ -8,12 +8,13 @@ same, better or worse.
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..table import markdown_row, terminal_width, wrapped
+from ..table import Table, terminal_width, wrapped
 from .claims import check_claims
 from .config import TITLES, Experiment, Item
 from .explanation import draw_predictions
@@ -206,6 +207,51 @@ def find_folder(results: Path, name: str, *, small: bool = True) -> Path | None:
     return next((folder for folder in folders if _count_records(folder)), None)
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """An item with the folder of its records; an item that has none yet is without a folder."""
+
+    item: Item
+    folder: Path | None
+    records: list[Record]
+
+
+def read_items(results: Path, preset: str) -> list[Recorded]:
+    """All items under a preset, with their records.
+
+    Raises:
+        ValueError: there is no such directory, or it holds records of another kind of item.
+    """
+    if not results.is_dir():
+        raise ValueError(f"`results` must be a directory with records, got {results}")
+    found = []
+    for name in ITEMS:
+        item, folder = load_item(name, preset), find_folder(results, folder_name(name, preset), small=False)
+        records = read_records(folder) if folder else []
+        check_item(item, records)
+        found.append(Recorded(item, folder, records))
+    return found
+
+
+def claims_table(found: Sequence[Recorded]) -> Table:
+    """What the paper says about each item, ours beside it, and the verdict."""
+    rows = [
+        (each.item.item, claim.paper, claim.ours, claim.verdict or UNDECIDED)
+        for each in found
+        if each.folder
+        for claim in check_claims(each.item, each.records)
+    ]
+    return Table("", ("item", "the paper", "ours", "verdict"), rows)
+
+
+def pictures(item: Item, figures: Path) -> dict[Path, str]:
+    """The pictures of what networks learned, and what each shows.
+
+    Weights are not kept with the records: a picture that was drawn from some stays without them.
+    """
+    return {path: _alt(item.title, path.stem) for path in sorted(figures.glob(f"{item.item}-*.png"))}
+
+
 def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
     """Write the tables beside the records, and the figures and the page of the documents; return what was written.
 
@@ -214,33 +260,25 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
     Raises:
         ValueError: the page is missing, or a marker of it is not closed.
     """
-    page = docs / PAGE
-    if not results.is_dir():
-        raise ValueError(f"`results` must be a directory with records, got {results}")
+    page, figures = docs / PAGE, docs / "figures"
+    found = read_items(results, preset)
     if not page.is_file():
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
     text = page.read_text(encoding="utf-8")
     written: list[Path] = []
-    claims = [markdown_row(["item", "the paper", "ours", "verdict"]), markdown_row(["---"] * 4)]
-    for name in ITEMS:
-        item = load_item(name, preset)
-        folder = find_folder(results, folder_name(name, preset), small=False)
+    for each in found:
+        item, folder, records = each.item, each.folder, each.records
         if folder is None:
-            text = _replace(text, name, "No records yet.", page)
+            text = _replace(text, item.item, "No records yet.", page)
             continue
-        records = read_records(folder)
-        check_item(item, records)
-        (docs / "figures").mkdir(parents=True, exist_ok=True)
-        written += [*write_tables(item, records, folder), *draw(item, records, docs / "figures", name)]
-        written += _draw_learned(item, folder, docs / "figures")
-        # Weights are not kept with the records: a picture that was drawn from some stays in the page without them.
-        names = [name, *(path.stem for path in sorted((docs / "figures").glob(f"{name}-*.png")))]
-        pictures = [f"![{_alt(item.title, each)}](figures/{each}.png)" for each in names]
-        blocks = [*pictures[:1], f"Records: `{folder.name}`.", markdown(item, records).strip(), *pictures[1:]]
-        text = _replace(text, name, "\n\n".join(blocks), page)
-        checked = check_claims(item, records)
-        claims += [markdown_row([name, claim.paper, claim.ours, claim.verdict or UNDECIDED]) for claim in checked]
-    text = _replace(text, "claims", "\n".join(claims), page)
+        figures.mkdir(parents=True, exist_ok=True)
+        written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item)]
+        written += _draw_learned(item, folder, figures)
+        learned = [f"![{alt}](figures/{path.name})" for path, alt in pictures(item, figures).items()]
+        drawn = f"![{item.title}](figures/{item.item}.png)"
+        blocks = [drawn, f"Records: `{folder.name}`.", markdown(item, records).strip(), *learned]
+        text = _replace(text, item.item, "\n\n".join(blocks), page)
+    text = _replace(text, "claims", claims_table(found).markdown(), page)
     with writing(page) as part:
         part.write_text(text, encoding="utf-8")
     return [*written, page]
@@ -258,7 +296,7 @@ def _draw_learned(item: Item, results: Path, folder: Path, data_dir: Path | None
 
 def _alt(title: str, name: str) -> str:
     drawn = name.partition("-")[2]
-    return f"{TITLES[drawn]}: filters and samples" if drawn in TITLES else f"{title}: {drawn}" if drawn else title
+    return f"{TITLES[drawn]}: filters and samples" if drawn in TITLES else f"{title}: {drawn}"
 
 
 def _count_records(folder: Path) -> int:

@@ -166,7 +166,7 @@ def panel_table(panel: Panel) -> Table:
     rows = [
         (
             panel.label(x),
-            *(_mean_and_std(line.at(x)) for line in panel.lines),
+            *(mean_and_std(line.at(x)) for line in panel.lines),
             *(signed_percent(panel.change(line, x)) for line in compared),
         )
         for x in panel.xs
@@ -178,7 +178,8 @@ def panel_table(panel: Panel) -> Table:
     return Table(": ".join(part for part in (panel.title, panel.y) if part), header, rows)
 
 
-def _mean_and_std(summary: Summary | None) -> str:
+def mean_and_std(summary: Summary | None) -> str:
+    """A value of a curve as text."""
     if summary is None:
         return "–"
     return f"{summary.mean:.2f}" + (f" ± {summary.std:.2f}" if summary.std else "")  # counted numbers do not vary

@@ -6,35 +6,19 @@ traceback with `SCALECONV_TRACEBACK=1`.
 
 import os
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .data_commands import DataDir, data_app
+
 INTERRUPTED = 130
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-data_app = typer.Typer(no_args_is_help=True, help="The digits, and sets of scaled digits.", rich_markup_mode=None)
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Directory of the IDX files, gzipped or not. Default: $SCALECONV_DATA, then the user's cache."),
-]
-DatasetName = Annotated[str, typer.Option(help="mnist, fashion, or embedded (the 10,000 test digits in the package).")]
-Part = Annotated[str | None, typer.Option(help="train or test. Default: train where there is one.")]
-Scales = Annotated[
-    str, typer.Option(help="Distribution: uniform:LOW,HIGH, normal:MEAN,STD,LOW,HIGH, fixed:SCALE or list:SCALE,…")
-]
-Size = Annotated[int, typer.Option(help="Height and width of the canvas in pixels.")]
-Seed = Annotated[int, typer.Option(help="Seed of the random scales.")]
-Interpolation = Annotated[str, typer.Option(help="bilinear or bicubic.")]
-Antialias = Annotated[
-    bool, typer.Option("--antialias", help="Average pixels where a digit shrinks, instead of skipping some.")
-]
-Truncate = Annotated[str, typer.Option(help="error: refuse a canvas that cuts off foreground. allow: cut it off.")]
-
 
 Preset = Annotated[str, typer.Option(help="quick (embedded digits, minutes on 2 cores) or paper (full size).")]
 Results = Annotated[Path, typer.Option(help="Directory of the results, with a folder for each experiment.")]
@@ -81,12 +65,29 @@ Workers = Annotated[int, typer.Option(help="Processes that decode images, where 
 Board = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")]
 
 
-@app.callback()
-def _root() -> None:
-    """Locally scale-invariant convolution, and the experiments of Kanazawa, Sharma and Jacobs (2014)."""
+START = """
+Start with one of these:
+  scaleconv reproduce table1       the paper's comparison, small, in minutes
+  scaleconv report --html          every result on one page for your browser
+  scaleconv data export digits     a folder of images, to try the next one
+  scaleconv compare --data digits  which network to take for your images
+
+scaleconv COMMAND --help explains a command, with an example.
+scaleconv --install-completion lets the Tab key complete commands and options."""
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    """Locally scale-invariant convolution, and the experiments of its paper."""
+    if context.invoked_subcommand is None:
+        commands: dict[str, Any] = getattr(context.command, "commands", {})
+        typer.echo(f"Usage: scaleconv COMMAND\n\n{context.command.help}\n")
+        for name, command in commands.items():
+            typer.echo(f"  {name:<9}  {command.get_short_help_str(limit=68)}")
+        typer.echo(START)
+
+
+@app.command(epilog="Example: scaleconv reproduce fig5a --folds 0,1,2 --epochs 10 --name fig5a-short")
 def reproduce(
     item: Annotated[
         str,
@@ -124,6 +125,7 @@ def reproduce(
     # All are read before the first is run: a mistake in a setting should not show after an hour.
     chosen = [item] if item != "all" else [each for each in ITEMS if each not in SEARCHES]
     loaded = [load_item(each, preset, {} if item == "all" and each == "cost" else overrides) for each in chosen]
+    start = time.perf_counter()
     with open_engine(engine, address, gpus_per_run) as where:
         for each in loaded:
             folder = results / (folder_name(each.item, preset) if name is None else check_name(name))
@@ -132,11 +134,13 @@ def reproduce(
             print_tables(each, records)
             for path in write_report(each, records, folder, data_dir):
                 typer.echo(path)
+    typer.echo(f"It took {time.perf_counter() - start:.0f} s; what was finished before is not counted.")
     if preset == "quick":
         typer.echo(f"This was a small version; at the paper's size: scaleconv reproduce {item} --preset paper")
+    _next(f"scaleconv report --html --preset {preset}, for all results on one page")
 
 
-@app.command()
+@app.command(epilog="Example: scaleconv show table1 --json")
 def show(
     name: Annotated[str, typer.Argument(help="Folder of the records, such as table1 or fig4a-quick.")],
     as_json: Annotated[
@@ -166,20 +170,31 @@ def show(
     (print_json if as_json else print_tables)(loaded, records)
 
 
-@app.command()
+@app.command(epilog="Example: scaleconv report --html page.html")
 def report(
+    path: Annotated[Path | None, typer.Argument(help="The page of --html. Default: report.html.")] = None,
+    html: Annotated[bool, typer.Option("--html", help="Write one page for a browser, which needs no network.")] = False,
     preset: Annotated[str, typer.Option(help="Which records: paper or quick.")] = "paper",
     results: Results = Path("results"),
     docs: Annotated[Path, typer.Option(help="Directory of reproduction.md, and of figures/ in it.")] = Path("docs"),
 ) -> None:
-    """Write every table and figure of the documents from the records."""
+    """Write all tables and figures: the documents, or one HTML page.
+
+    All numbers come from records; nothing is run.
+    """
+    from scaleconv.experiments.html_report import write_html
     from scaleconv.experiments.report import write_documents
 
-    for path in write_documents(results, docs, preset):
-        typer.echo(path)
+    if path and not html:
+        raise ValueError(f"`path` must be given with --html, got {path}")
+    page = path or Path("report.html")
+    figures = docs / "figures"
+    for each in [write_html(results, figures, page, preset)] if html else write_documents(results, docs, preset):
+        typer.echo(each)
+    _next(f"open {page} in a browser" if html else "scaleconv report --html, for one page of all")
 
 
-@app.command()
+@app.command(epilog="Examples: scaleconv train si_convnet --fold 2; scaleconv train --data photos --resize 64")
 def train(
     context: typer.Context,
     method: Annotated[
@@ -230,6 +245,7 @@ def train(
     _refuse_mixture(context, method, data)
     if data is not None:
         _run_folder(locals(), _names("variant", variant), [seed])
+        _next(f"scaleconv compare --data {data}, for more methods and seeds")
         return
     changes = {"models": [method], "folds": [fold], "epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)
@@ -238,9 +254,10 @@ def train(
     (run,) = plan_runs(experiment)
     typer.echo(f"{method}, fold {fold}: test error {record.error:.2f} % after {len(record.history)} epochs")
     typer.echo(f"weights: {run.weights(folder)}")
+    _next(f"scaleconv explain IMAGE --checkpoint {run.weights(folder)}")
 
 
-@app.command()
+@app.command(epilog="Example: scaleconv compare --data photos --resize 64 --seeds 3")
 def compare(
     data: Annotated[Path, typer.Option(help="A folder of images, one folder for each class.")],
     seeds: Annotated[int, typer.Option(help="How often each method is trained.")] = 3,
@@ -275,9 +292,12 @@ def compare(
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
     _run_folder(locals(), None, list(range(seeds)), engine, address, gpus_per_run, max(1, workers))
+    _next(f"scaleconv show {name}, for the same again; or load a network by its line above")
 
 
-@app.command()
+@app.command(
+    epilog="Example: scaleconv explain digit.png --checkpoint results/train/weights/si_convnet-fold0-seed0.safetensors"
+)
 def explain(
     image: Annotated[Path, typer.Argument(help="A PNG, JPEG, BMP or WebP, in grey for networks of digits.")],
     checkpoint: Annotated[Path, typer.Option(help="Weights of a finished run, as `scaleconv train` leaves them.")],
@@ -302,7 +322,7 @@ def explain(
     typer.echo(out)
 
 
-@app.command()
+@app.command(epilog="Example: scaleconv bench --shapes mnist1,res56 --no-end-to-end --name try")
 def bench(
     device: Device = "auto",
     shapes: Annotated[
@@ -367,104 +387,7 @@ def bench(
         for text in failed:
             typer.echo(text, err=True)
         raise typer.Exit(1)
-
-
-@data_app.command()
-def info(
-    path: Annotated[
-        Path | None, typer.Argument(help="A set written by `data make`. Default: the digits themselves.")
-    ] = None,
-    data_dir: DataDir = None,
-) -> None:
-    """List the digits on this machine, and check their checksums."""
-    if path is None:
-        _print_digits(data_dir)
-    else:
-        _print_set(path)
-
-
-@data_app.command()
-def make(
-    path: Annotated[Path, typer.Argument(help="File to write, ending in .safetensors.")],
-    dataset: DatasetName = "mnist",
-    part: Part = None,
-    data_dir: DataDir = None,
-    scales: Scales = "uniform:0.3,1",
-    size: Size = 28,
-    seed: Seed = 0,
-    interpolation: Interpolation = "bilinear",
-    antialias: Antialias = False,
-    truncate: Truncate = "error",
-) -> None:
-    """Write a set of scaled digits, with its parameters and checksum."""
-    from scaleconv.data import cut_off, load_digits, make_set, parse_scales, write_set
-    from scaleconv.data.sets import check_set_path
-
-    check_set_path(path)
-    distribution = parse_scales(scales)
-    digits = load_digits(dataset, part, data_dir=data_dir)
-    made = make_set(
-        digits, distribution, size, seed=seed, interpolation=interpolation, antialias=antialias, truncate=truncate
-    )
-    checksum = write_set(made, path)
-    typer.echo(f"{path}: {len(made)} digits on {size}×{size}, scales {distribution}, seed {seed}, MD5 {checksum}")
-    if cut := int((cut_off(digits.images, made.scales, size) > 0).sum()):
-        typer.echo(f"the foreground of {cut} digits is cut off", err=True)
-
-
-@data_app.command()
-def export(
-    path: Annotated[Path, typer.Argument(help="Folder to write; it must not be there yet.")],
-    dataset: DatasetName = "embedded",
-    part: Part = None,
-    data_dir: DataDir = None,
-    count: Annotated[int | None, typer.Option(help="Write the first digits only. Default: all.")] = None,
-    task: Annotated[
-        str, typer.Option(help="classification, or segmentation: as many scenes of several digits, with masks.")
-    ] = "classification",
-    scales: Scales = "fixed:1",
-    size: Size = 28,
-    seed: Seed = 0,
-) -> None:
-    """Write digits as PNGs by class, or scenes with masks.
-
-    `train --data` and `compare --data` read such a folder.
-    """
-    from scaleconv.data import load_digits, make_scenes, make_set, parse_scales, write_folder, write_scenes
-    from scaleconv.data.loading import check_task
-
-    check_task(task)
-    distribution = parse_scales(scales)
-    digits = load_digits(dataset, part, data_dir=data_dir).first(count)
-    if task == "segmentation":
-        write_scenes(make_scenes(digits.images, digits.labels, distribution, len(digits), size, seed=seed), path)
-    else:
-        write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
-    things = "scenes of digits" if task == "segmentation" else "digits"
-    typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
-
-
-@data_app.command()
-def preview(
-    path: Annotated[Path, typer.Argument(help="Picture to write, ending in .png.")] = Path("mnist-scale.png"),
-    dataset: DatasetName = "embedded",
-    part: Part = None,
-    data_dir: DataDir = None,
-    scales: Scales = "uniform:0.3,1",
-    size: Size = 28,
-    seed: Seed = 0,
-    interpolation: Interpolation = "bilinear",
-    antialias: Antialias = False,
-    truncate: Truncate = "error",
-) -> None:
-    """Draw digits at several scales, each labelled with its scale."""
-    from scaleconv.data import load_digits, parse_scales, write_preview
-
-    digits, distribution = load_digits(dataset, part, data_dir=data_dir), parse_scales(scales)
-    write_preview(
-        digits, path, distribution, size, seed=seed, interpolation=interpolation, antialias=antialias, truncate=truncate
-    )
-    typer.echo(path)
+    _next("scaleconv bench --help, for other shapes, types and devices")
 
 
 METHOD_OPTIONS = ("fold", "item", "point", "preset", "data_dir", "settings")
@@ -496,29 +419,10 @@ def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[i
                 typer.echo(line)
 
 
-def _print_digits(data_dir: Path | None) -> None:
-    from scaleconv.data.digits import take_inventory
-    from scaleconv.table import Table, terminal_width
-
-    header = ("data set", "part", "digits", "per class", "checksums", "from", "MD5 of the images", "MD5 of the labels")
-    rows = [
-        (
-            *(entry.dataset, entry.part, str(entry.count or "–"), entry.classes or "–", entry.verdict or "–"),
-            *(entry.source, *(checksum or "–" for checksum in entry.checksums)),
-        )
-        for entry in take_inventory(data_dir)
-    ]
-    typer.echo(Table("", header, rows, labels=2).text(terminal_width()))
-
-
-def _print_set(path: Path) -> None:
-    from scaleconv.data import read_set
-
-    scaled = read_set(path)
-    low, high = float(scaled.scales.min()), float(scaled.scales.max())
-    typer.echo(f"{path}: {len(scaled)} digits, scales {low:.4f} … {high:.4f}, MD5 {scaled.checksum()} (agrees)")
-    for name, value in scaled.parameters.as_dict().items():
-        typer.echo(f"  {name}: {', '.join(map(str, value)) if isinstance(value, tuple) else value}")
+def _next(text: str) -> None:
+    """The last line of a long command: what to type now."""
+    if _leads():
+        typer.echo(f"Next: {text}")
 
 
 def _overrides(changes: dict[str, Any], settings: list[str] | None) -> dict[str, Any]:

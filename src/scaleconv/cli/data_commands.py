@@ -1,0 +1,148 @@
+"""The commands `scaleconv data …`: the digits on this machine, and sets made of them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+data_app = typer.Typer(no_args_is_help=True, help="The digits, and sets of scaled digits.", rich_markup_mode=None)
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Directory of the IDX files, gzipped or not. Default: $SCALECONV_DATA, then the user's cache."),
+]
+DatasetName = Annotated[str, typer.Option(help="mnist, fashion, or embedded (the 10,000 test digits in the package).")]
+Part = Annotated[str | None, typer.Option(help="train or test. Default: train where there is one.")]
+Scales = Annotated[
+    str, typer.Option(help="Distribution: uniform:LOW,HIGH, normal:MEAN,STD,LOW,HIGH, fixed:SCALE or list:SCALE,…")
+]
+Size = Annotated[int, typer.Option(help="Height and width of the canvas in pixels.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random scales.")]
+Interpolation = Annotated[str, typer.Option(help="bilinear or bicubic.")]
+Antialias = Annotated[
+    bool, typer.Option("--antialias", help="Average pixels where a digit shrinks, instead of skipping some.")
+]
+Truncate = Annotated[str, typer.Option(help="error: refuse a canvas that cuts off foreground. allow: cut it off.")]
+
+
+@data_app.command(epilog="Example: scaleconv data info")
+def info(
+    path: Annotated[
+        Path | None, typer.Argument(help="A set written by `data make`. Default: the digits themselves.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """List the digits on this machine, and check their checksums."""
+    if path is None:
+        _print_digits(data_dir)
+    else:
+        _print_set(path)
+
+
+@data_app.command(epilog="Example: scaleconv data make set.safetensors --dataset embedded --scales uniform:0.5,1")
+def make(
+    path: Annotated[Path, typer.Argument(help="File to write, ending in .safetensors.")],
+    dataset: DatasetName = "mnist",
+    part: Part = None,
+    data_dir: DataDir = None,
+    scales: Scales = "uniform:0.3,1",
+    size: Size = 28,
+    seed: Seed = 0,
+    interpolation: Interpolation = "bilinear",
+    antialias: Antialias = False,
+    truncate: Truncate = "error",
+) -> None:
+    """Write a set of scaled digits, with its parameters and checksum."""
+    from scaleconv.data import cut_off, load_digits, make_set, parse_scales, write_set
+    from scaleconv.data.sets import check_set_path
+
+    check_set_path(path)
+    distribution = parse_scales(scales)
+    digits = load_digits(dataset, part, data_dir=data_dir)
+    made = make_set(
+        digits, distribution, size, seed=seed, interpolation=interpolation, antialias=antialias, truncate=truncate
+    )
+    checksum = write_set(made, path)
+    typer.echo(f"{path}: {len(made)} digits on {size}×{size}, scales {distribution}, seed {seed}, MD5 {checksum}")
+    if cut := int((cut_off(digits.images, made.scales, size) > 0).sum()):
+        typer.echo(f"the foreground of {cut} digits is cut off", err=True)
+
+
+@data_app.command(epilog="Example: scaleconv data export digits --count 1000 --size 40")
+def export(
+    path: Annotated[Path, typer.Argument(help="Folder to write; it must not be there yet.")],
+    dataset: DatasetName = "embedded",
+    part: Part = None,
+    data_dir: DataDir = None,
+    count: Annotated[int | None, typer.Option(help="Write the first digits only. Default: all.")] = None,
+    task: Annotated[
+        str, typer.Option(help="classification, or segmentation: as many scenes of several digits, with masks.")
+    ] = "classification",
+    scales: Scales = "fixed:1",
+    size: Size = 28,
+    seed: Seed = 0,
+) -> None:
+    """Write digits as PNGs by class, or scenes with masks.
+
+    `train --data` and `compare --data` read such a folder.
+    """
+    from scaleconv.data import load_digits, make_scenes, make_set, parse_scales, write_folder, write_scenes
+    from scaleconv.data.loading import check_task
+
+    check_task(task)
+    distribution = parse_scales(scales)
+    digits = load_digits(dataset, part, data_dir=data_dir).first(count)
+    if task == "segmentation":
+        write_scenes(make_scenes(digits.images, digits.labels, distribution, len(digits), size, seed=seed), path)
+    else:
+        write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
+    things = "scenes of digits" if task == "segmentation" else "digits"
+    typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
+
+
+@data_app.command(epilog="Example: scaleconv data preview sheet.png --scales list:0.3,0.6,1")
+def preview(
+    path: Annotated[Path, typer.Argument(help="Picture to write, ending in .png.")] = Path("mnist-scale.png"),
+    dataset: DatasetName = "embedded",
+    part: Part = None,
+    data_dir: DataDir = None,
+    scales: Scales = "uniform:0.3,1",
+    size: Size = 28,
+    seed: Seed = 0,
+    interpolation: Interpolation = "bilinear",
+    antialias: Antialias = False,
+    truncate: Truncate = "error",
+) -> None:
+    """Draw digits at several scales, each labelled with its scale."""
+    from scaleconv.data import load_digits, parse_scales, write_preview
+
+    digits, distribution = load_digits(dataset, part, data_dir=data_dir), parse_scales(scales)
+    write_preview(
+        digits, path, distribution, size, seed=seed, interpolation=interpolation, antialias=antialias, truncate=truncate
+    )
+    typer.echo(path)
+
+
+def _print_digits(data_dir: Path | None) -> None:
+    from scaleconv.data.digits import take_inventory
+    from scaleconv.table import Table, terminal_width
+
+    header = ("data set", "part", "digits", "per class", "checksums", "from", "MD5 of the images", "MD5 of the labels")
+    rows = [
+        (
+            *(entry.dataset, entry.part, str(entry.count or "–"), entry.classes or "–", entry.verdict or "–"),
+            *(entry.source, *(checksum or "–" for checksum in entry.checksums)),
+        )
+        for entry in take_inventory(data_dir)
+    ]
+    typer.echo(Table("", header, rows, labels=2).text(terminal_width()))
+
+
+def _print_set(path: Path) -> None:
+    from scaleconv.data import read_set
+
+    scaled = read_set(path)
+    low, high = float(scaled.scales.min()), float(scaled.scales.max())
+    typer.echo(f"{path}: {len(scaled)} digits, scales {low:.4f} … {high:.4f}, MD5 {scaled.checksum()} (agrees)")
+    for name, value in scaled.parameters.as_dict().items():
+        typer.echo(f"  {name}: {', '.join(map(str, value)) if isinstance(value, tuple) else value}")

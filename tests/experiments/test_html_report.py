@@ -1,0 +1,297 @@
+"""The page for a browser: it needs nothing else, and every number on it is recomputed here from the files."""
+
+import json
+import re
+import shlex
+import tomllib
+from collections import Counter
+from html.parser import HTMLParser
+from itertools import product
+from math import fsum
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.command import refused
+from helpers.records import CURVES, record
+from scaleconv import __version__
+from scaleconv.experiments import load_item
+from scaleconv.experiments.claims import check_claims
+from scaleconv.experiments.config import TITLES, Experiment, Settings, build
+from scaleconv.experiments.cost import METHODS
+from scaleconv.experiments.html_report import command, make_charts, make_page
+from scaleconv.experiments.items import parse_override
+from scaleconv.experiments.records import write_record
+from scaleconv.experiments.report import Recorded, footnotes, read_items
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "src" / "scaleconv" / "configs"
+VOID = {"meta", "img", "br"}
+
+
+class Page(HTMLParser):
+    """The page taken apart: by section, the rows of its tables, the values of its marks, and its other text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.section, self.links = [], "", []
+        self.rows, self.marks, self.prose = {}, {}, {}
+        self.feed(text)
+        assert self.open == []  # every element is closed
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.links += [values[name] for name in ("src", "href", "xlink:href") if name in values]
+        if tag not in VOID:
+            self.open.append((tag, values.get("class") or ""))
+        if tag == "section":
+            self.section = values["id"]
+        if tag == "tr":
+            self.rows.setdefault(self.section, []).append([])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        tags = [tag for tag, _ in self.open]
+        if not data.strip() or {"style", "script"} & set(tags):
+            return
+        if {"td", "th"} & set(tags):
+            self.rows[self.section][-1].append(data)
+        elif "title" in tags and "svg" in tags:
+            self.marks.setdefault(self.section, []).append(data)
+        elif "svg" not in tags:
+            self.prose.setdefault(self.section, []).append(data)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return read_items(ROOT / "results", "paper")
+
+
+@pytest.fixture(scope="module")
+def text(found):
+    return make_page(found, ROOT / "docs" / "figures", "paper")
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+@pytest.fixture(scope="module")
+def raw(found):
+    """The records of each item as they lie in the files."""
+    files = {each.item.item: sorted(each.folder.glob("*.json")) for each in found if each.folder}
+    return {item: [json.loads(path.read_text()) for path in paths] for item, paths in files.items()}
+
+
+def spread(values):
+    """Mean ± deviation as the page writes it; a deviation of 0 is that of counted numbers."""
+    return f"{fsum(values) / len(values):.2f}" + (f" ± {np.std(values, ddof=1):.2f}" if len(set(values)) > 1 else "")
+
+
+def percent(ours, base):
+    """The relative change between two sums."""
+    number = f"{100 * (np.sum(ours) / np.sum(base) - 1):+.1f}"
+    return f"{number.replace('-', '−') if float(number) else '0.0'} %"
+
+
+def curves(records):
+    """{(line, place, quantity): {fold: value}} of all that the records of a figure measured."""
+    values = {}
+    for one in records:
+        measure = one["config"].get("measure", {})
+        kind, title = measure.get("kind"), {**TITLES, **METHODS}[one["model"]]
+        if not kind and one["model"] in TITLES:  # the error of each run is what the figure shows
+            at = f", {one['label']}" if one["label"] else f" at {one['x']:g}"
+            values.setdefault((title, at, ""), {})[one["fold"]] = one["test_error"]
+            continue
+        for name, series in one["series"].items():
+            line = f"{title}, random weights" if name == "random" else title
+            line = f"×{name.rpartition(' ')[2]}" if kind == "winners" else line
+            for x, y in zip(series["x"], series["y"], strict=True):
+                at = f", {measure['layers'][int(x) - 1].partition('.')[2]}" if kind == "invariance" else f" at {x:g}"
+                values.setdefault((line, at, one["point"] + name), {})[one["fold"]] = y
+    return values
+
+
+def numbers(text):
+    """Everything that looks like a number, without its sign."""
+    return re.findall(r"\d+(?:[.,]\d+)*", text)
+
+
+ITEMS = ["fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost", "winners", "equivariance", "scales", "recipes"]
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_the_value_of_every_mark_is_that_of_the_files(item, page, raw):
+    assert Counter(mark for mark in page.marks[item] if " vs " not in mark) == Counter(
+        f"{line}{at}: {spread(list(values.values()))}, n = {len(values)}"
+        for (line, at, _), values in curves(raw[item]).items()
+    )
+
+
+@pytest.mark.parametrize("item", ["fig4a", "fig4b", "fig5a", "fig5b"])
+def test_changes_and_table_cells_are_those_of_the_files(item, page, raw):
+    values = curves(raw[item])
+    lines = [title for title in TITLES.values() if any(line == title for line, _, _ in values)]
+    places = list(dict.fromkeys(at for _, at, _ in values))
+    places.sort(key=lambda at: float(re.search(r"[\d.]+", at)[0]))
+    (quantity,) = {name for _, _, name in values}
+    by_line = {line: {at: list(values[line, at, quantity].values()) for at in places} for line in lines}
+    others = [line for line in lines if line != "ConvNet"]
+    changes = {(line, at): percent(by_line[line][at], by_line["ConvNet"][at]) for line in others for at in places}
+    rows = [
+        [
+            re.sub("^, | at ", "", at),
+            *(spread(by_line[line][at]) for line in lines),
+            *(changes[line, at] for line in others),
+        ]
+        for at in places
+    ]
+    means = [f"{np.mean(list(by_line[line].values())):.2f}" for line in lines]
+    assert page.rows[item][1:-1] == rows
+    assert page.rows[item][-1][: len(lines) + 1] == ["mean", *means]
+    assert sorted(mark for mark in page.marks[item] if " vs " in mark) == sorted(
+        f"{line} vs ConvNet{at}: {change}" for (line, at), change in changes.items()
+    )
+
+
+def test_table_1_is_that_of_the_files_beside_the_paper(page, raw):
+    paper = tomllib.loads((CONFIGS / "table1.toml").read_text())["paper"]
+    runs = {model: [one for one in raw["table1"] if one["model"] == model] for model in TITLES}
+    runs = {model: sorted(made, key=lambda one: one["fold"]) for model, made in runs.items() if made}
+    errors = {model: np.array([one["test_error"] for one in made]) for model, made in runs.items()}
+    expected, costs, marks = [], [], []
+    for model, made in runs.items():
+        stated = " ± ".join(f"{value:.2f}" for value in paper[model]) if model in paper else "–"
+        change = p = "–"
+        if model not in ("convnet", "rbm", "si_rbm", "pixels"):
+            change = percent(errors[model], errors["convnet"])
+            gaps = errors[model] - errors["convnet"]
+            flipped = [abs(np.dot(signs, gaps)) for signs in product((1, -1), repeat=len(gaps))]
+            p = f"{np.mean([total >= abs(gaps.sum()) - 1e-9 for total in flipped]):.3f}"
+        seconds = np.median([one["seconds_per_epoch"] / one["runs_together"] for one in made])
+        whole = np.median([one["seconds"] / one["runs_together"] for one in made])
+        ours = spread(errors[model])
+        expected.append([TITLES[model], stated, ours, str(len(made)), change, p, f"{seconds:.2g}"])
+        epochs = str(len(made[0]["history"]["epoch"]))
+        costs.append([TITLES[model], f"{made[0]['parameters']:,}", f"{whole:.3g}", epochs])
+        if model != "pixels":
+            marks += [f"{TITLES[model]}, ours: {ours}, n = {len(made)}"]
+            marks += [f"{TITLES[model]}, paper: {stated}"] if model in paper else []
+        if model not in ("rbm", "si_rbm", "pixels"):
+            for at, epoch in enumerate(made[0]["history"]["tested"]):
+                tested = [one["history"]["test_error"][at] for one in made]
+                marks.append(f"{TITLES[model]} at epoch {epoch}: {spread(tested)}, n = {len(made)}")
+    rows = [row for row in page.rows["table1"] if row[0] != "method"]
+    assert rows == [*expected, *costs]
+    assert sorted(page.marks["table1"]) == sorted(marks)
+
+
+def test_claims_are_those_of_the_checks_and_are_counted(page, found):
+    expected = [
+        [each.item.item, claim.paper, claim.ours, claim.verdict]
+        for each in found
+        if each.folder
+        for claim in check_claims(each.item, each.records)
+    ]
+    assert page.rows["claims"][1:] == expected
+    counts = Counter(verdict for *_, verdict in expected)
+    stated = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
+    assert f"{len(expected)} claims: {stated}." in " ".join(page.prose["claims"])
+
+
+def test_the_records_behind_each_item_are_listed(page, raw, found):
+    rows = {row[0]: row for row in page.rows["made"][1:]}
+    folders = {each.item.item: each.folder.name for each in found if each.folder}
+    assert set(rows) == set(raw)
+    for item, files in raw.items():
+        made = [one["environment"] for one in files]
+        assert rows[item][1:3] == [folders[item], str(len(files))]
+        assert set(rows[item][3].split(" / ")) == {entry["device"] for entry in made}
+        assert set(rows[item][4].split(" / ")) == {entry["torch"] for entry in made}
+        assert set(rows[item][7].split(" / ")) == {entry["commit"][:10] for entry in made}
+    missing = [each.item.item for each in found if not each.folder]
+    assert f"No records yet: {', '.join(missing)}." in page.prose["made"]
+
+
+def test_no_other_number_stands_on_the_page(page, found, raw):
+    for each in found:
+        if each.folder:
+            item = each.item
+            words = [item.title, item.claim, command(each), *footnotes(item, each.records)]
+            allowed = {number for text in words for number in numbers(text)}
+            allowed |= {
+                number for chart in make_charts(item, each.records) for number in numbers(chart.title + chart.y)
+            }
+            assert {number for text in page.prose[item.item] for number in numbers(text)} <= allowed
+    header = {"2014", __version__, str(sum(map(len, raw.values())))}
+    assert {number for text in page.prose[""] for number in numbers(text)} <= header | set(numbers(" ".join(raw)))
+
+
+def test_the_page_needs_no_other_file_and_no_network(text, page):
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.links)
+    assert sum(link.startswith("data:") for link in page.links) == 2  # the filters of the two RBMs
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(re.findall(r'id="([\w-]+)"', text))
+    assert not re.search(r"https?:|@import|url\(", text)
+    assert "prefers-color-scheme: dark" in text
+    assert '<meta name="viewport" content="width=device-width' in text
+
+
+def test_the_command_of_an_item_gives_the_settings_of_its_records(found):
+    for each in found:
+        if not each.folder or not isinstance(each.item, Experiment):
+            continue
+        line, _, comment = command(each).partition("  # ")
+        options = shlex.split(line)[3:]
+        given = dict(zip(options[::2], options[1::2], strict=True))  # the last of --set; all of them are below
+        settings = [value for name, value in zip(options[::2], options[1::2], strict=True) if name == "--set"]
+        varied = re.findall(r"[\w.]+(?= by point)", comment)
+        item = load_item(each.item.item, given["--preset"], dict(map(parse_override, settings)))
+        assert sorted({one.fold for one in each.records}) == [
+            int(fold) for fold in given.get("--folds", ",".join(map(str, item.folds))).split(",")
+        ]
+        assert given.get("--name", item.item) == each.folder.name
+        points = {point.name: point.settings for point in item.points}
+        for one in each.records:
+            made = build(Settings, one.config, "the record").of_result(one.model)
+            now = points[one.point].of_result(one.model)
+            for key in varied:
+                section, name = key.split(".")
+                now[section][name] = made[section][name]
+            assert made == now
+
+
+def test_items_of_one_fold_or_one_method_have_a_page_too(tmp_path):
+    recorded = [
+        Recorded(load_item(item), tmp_path / item, [one for one in CURVES[item] if one.fold == 0]) for item in CURVES
+    ]
+    alone = [record("rbm", 0, 6.0)]
+    page = Page(make_page([Recorded(load_item("table1"), tmp_path / "table1", alone), *recorded], tmp_path, "paper"))
+    assert page.marks["table1"] == ["RBM, ours: 6.00, n = 1", "RBM, paper: 6.10"]
+    assert "ConvNet at 1000: 8.00, n = 1" in page.marks["fig4b"]
+    assert set(CURVES) < set(page.rows)
+
+
+def test_what_records_say_is_text_and_not_markup(tmp_path):
+    bad = [record("convnet", 0, 4.0, "a", 1.0, "<script>&")]
+    text = make_page([Recorded(load_item("fig4a"), tmp_path / "fig4a", bad)], tmp_path, "paper")
+    assert "&lt;script&gt;&amp;" in text
+    assert text.count("<script>") == 1
+
+
+def test_the_command_writes_the_page_where_it_is_told_and_twice_the_same(run, tmp_path):
+    folder = tmp_path / "results" / "table1"
+    folder.mkdir(parents=True)
+    for fold in (0, 1):
+        write_record(folder, record("convnet", fold, 4.0 + fold))
+    assert run("report", "--html") == (0, "report.html\nNext: open report.html in a browser\n", "")
+    assert run("report", "--html", "other.html")[1].startswith("other.html\n")
+    assert (tmp_path / "other.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+    assert "4.50 ± 0.71" in (tmp_path / "other.html").read_text()
+    refused(run("report", "page.html"), "`path` must be given with --html, got page.html")
+    refused(run("report", "--html", "--preset", "quick"), "`results` must hold records of the preset quick")
+    refused(run("report", "--html", "--results", "nowhere"), "`results` must be a directory", "got nowhere")
