@@ -278,6 +278,37 @@ def explain(
 
 
 @app.command()
+def demo(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 7860,
+    networks: Annotated[
+        Path | None, typer.Option(help="Folder that --train has filled. Default: the networks in the package.")
+    ] = None,
+    train: Annotated[
+        Path | None, typer.Option(help="Train the networks of the page anew into this folder, and end.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Show the layer at work on a page in the browser: digits, filters and scenes.
+
+    It needs no network, and is served to this machine alone unless --host says otherwise.
+    """
+    from scaleconv.demo.networks import SHIPPED, load_pairs, train_pairs
+    from scaleconv.demo.server import LOCAL, start
+
+    if train is not None:
+        for record in train_pairs(train, device):
+            typer.echo(f"{record.model}: {record.error:.1f} % error over all test scales, {record.seconds:.0f} s")
+        typer.echo(f"show them: scaleconv demo --networks {train}")
+        return
+    server = start(host, port, load_pairs(networks or SHIPPED))
+    typer.echo(f"{server.address}  (Ctrl-C ends it)")
+    if host not in LOCAL:
+        typer.echo("everyone who can reach this address can use the page: there is no password", err=True)
+    server.serve_forever()
+
+
+@app.command()
 def bench(
     device: Device = "auto",
     shapes: Annotated[

@@ -1,0 +1,90 @@
+"""The small networks behind the page: how they are trained, and how they are read.
+
+Two pairs, plain and scale-invariant: for single digits (ConvNet and SI-ConvNet on 48×48, the network of Figure 5a with
+a third of its maps), and for scenes (FCN and SI-FCN). Both are trained near scale 1, so that the slider of the page
+leaves what they know. The digits that the page offers took no part in training.
+"""
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..experiments import Experiment, Record, load_experiment, plan_runs
+from ..experiments.explanation import load_network
+from ..experiments.run import run_on_terminal
+from ..experiments.train import DigitStore
+
+SHIPPED = Path(str(resources.files(__package__))) / "trained"
+DIGITS: dict[str, Any] = {
+    "folds": [0],
+    "data.size": 48,  # a digit at scale 2 has room
+    "data.scales": "uniform:0.8,1.25",
+    "data.train": 9000,
+    "data.test": 1000,
+    "network.maps": [12, 24],
+    "network.hidden": 64,
+    "training.batch": 16,
+    "training.learning_rate": 0.01,
+    "training.epochs": 4,
+    "measure.scales": [0.3, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0],
+    "measure.digits": 500,
+}
+SCENES: dict[str, Any] = {
+    "folds": [0],
+    "measure.scales": [0.4, 0.6, 0.8, 1.0, 1.4, 1.8, 2.2],
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A plain network and the scale-invariant one with the same number of weights.
+
+    Attributes:
+        plain, invariant: in evaluation mode.
+        mean: of the training pixels, which is subtracted from an image.
+        size: side of the images they were trained on.
+        digits, labels: (N, 28, 28) uint8 and (N,): test digits, which neither has seen.
+    """
+
+    plain: nn.Module
+    invariant: nn.Module
+    mean: float
+    size: int
+    digits: Tensor
+    labels: Tensor
+
+
+def experiments() -> dict[str, Experiment]:
+    """What is trained, by the folder it goes to."""
+    return {
+        "digits": load_experiment("fig5a", "quick", DIGITS),
+        "scenes": load_experiment("scenes", "quick", SCENES).at_point("near"),
+    }
+
+
+def train_pairs(folder: Path, device: str = "cpu") -> list[Record]:
+    """Train both pairs; what is finished is not trained again."""
+    return [
+        record
+        for name, experiment in experiments().items()
+        for record in run_on_terminal(experiment, folder / name, device, None)
+    ]
+
+
+def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
+    """The trained pairs, by name.
+
+    Raises:
+        OSError, ValueError: weights are missing or damaged.
+    """
+    store = DigitStore("cpu")
+    pairs = {}
+    for name, experiment in experiments().items():
+        (plain, run), (invariant, _) = (load_network(run.weights(folder / name)) for run in plan_runs(experiment))
+        data = run.settings.data
+        seen = store.of(data, run.fold)
+        pairs[name] = Pair(plain.eval(), invariant.eval(), seen.mean, data.size, seen.originals, seen.original_labels)
+    return pairs
