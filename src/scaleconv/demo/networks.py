@@ -18,23 +18,32 @@ from ..experiments.run import run_on_terminal
 from ..experiments.train import DigitStore
 
 SHIPPED = Path(str(resources.files(__package__))) / "trained"
+SCALES = [2 ** (k / 2) for k in range(-2, 3)]  # of the invariant networks: 0.5 … 2
 DIGITS: dict[str, Any] = {
     "folds": [0],
-    "data.size": 48,  # a digit at scale 2 has room
     "data.scales": "uniform:0.8,1.25",
+    "data.size": 48,  # a digit at scale 2 has room
     "data.train": 9000,
     "data.test": 1000,
     "network.maps": [12, 24],
     "network.hidden": 64,
+    "network.scales": SCALES,
     "training.batch": 16,
-    "training.learning_rate": 0.01,
-    "training.epochs": 4,
+    "training.epochs": 3,
     "measure.scales": [0.3, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0],
     "measure.digits": 500,
 }
 SCENES: dict[str, Any] = {
     "folds": [0],
-    "measure.scales": [0.4, 0.6, 0.8, 1.0, 1.4, 1.8, 2.2],
+    "data.size": 48,
+    "data.train": 4000,
+    "data.test": 300,
+    "data.scene": 2,
+    "data.pieces": 1,
+    "network.scales": SCALES,
+    "training.epochs": 5,
+    "measure.scales": [0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0],
+    "measure.digits": 100,
 }
 
 
@@ -46,6 +55,7 @@ class Pair:
         plain, invariant: in evaluation mode.
         mean: of the training pixels, which is subtracted from an image.
         size: side of the images they were trained on.
+        trained: scales of the digits in them, in words.
         digits, labels: (N, 28, 28) uint8 and (N,): test digits, which neither has seen.
     """
 
@@ -53,6 +63,7 @@ class Pair:
     invariant: nn.Module
     mean: float
     size: int
+    trained: str
     digits: Tensor
     labels: Tensor
 
@@ -86,5 +97,8 @@ def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
         (plain, run), (invariant, _) = (load_network(run.weights(folder / name)) for run in plan_runs(experiment))
         data = run.settings.data
         seen = store.of(data, run.fold)
-        pairs[name] = Pair(plain.eval(), invariant.eval(), seen.mean, data.size, seen.originals, seen.original_labels)
+        trained = data.scales.partition(":")[2].replace(",", " to ")
+        pairs[name] = Pair(
+            plain.eval(), invariant.eval(), seen.mean, data.size, trained, seen.originals, seen.original_labels
+        )
     return pairs

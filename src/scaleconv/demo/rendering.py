@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.folders import import_pillow
-from ..inspection.pictures import scale_colours
 
 Pixels = NDArray[np.uint8]
 
@@ -36,7 +35,7 @@ def shaded(values: Tensor, low: float | None = None, high: float | None = None, 
 def winners(index: Tensor, strength: Tensor, colours: Sequence[str]) -> str:
     """(H, W): the colour of the level that won, black where the layer answers no more than at half of all positions."""
     low, high = strength.median(), strength.max()
-    light = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1)
+    light = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1).sqrt()  # weak answers are seen too
     table = torch.tensor([list(bytes.fromhex(colour[1:])) for colour in colours]) / 255
     return _png(_bytes(table[index.long()] * light.unsqueeze(-1)))
 
@@ -76,13 +75,15 @@ def classes(labels: Tensor, colours: Sequence[str]) -> str:
 
 @cache
 def level_colours(count: int) -> tuple[str, ...]:
-    """A colour for each of so many levels, as `#rrggbb`.
+    """A colour for each of so many levels, as `#rrggbb`, bright enough to be told apart on black.
 
     Example:
         >>> level_colours(2)
-        ('#440154', '#d8e219')
+        ('#4cc2f0', '#ff5a3c')
     """
-    return tuple(_hex(colour[:3]) for colour in scale_colours(range(count)))
+    from matplotlib import colormaps
+
+    return tuple(_hex(colormaps["turbo"](0.15 + 0.7 * place / max(count - 1, 1))[:3]) for place in range(count))
 
 
 @cache

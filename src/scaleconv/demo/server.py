@@ -96,6 +96,7 @@ def make_routes(pairs: dict[str, Pair]) -> dict[str, Route]:
     offered = {
         "digits": answers.offer(digits, OFFERED),
         "examples": filters.examples(scenes),
+        "trained": {name: pair.trained for name, pair in pairs.items()},
         "layers": [{"name": name, "title": each.title, "filters": each.filters} for name, each in layers.items()],
     }
     return {

@@ -95,10 +95,10 @@ class Sketch {
   }
 
   // Ink around a point: full within the radius, none one cell beyond.
-  dab([x, y]) {
+  dab([x, y], radius = this.radius) {
     for (let row = 0; row < this.side; row++) {
       for (let column = 0; column < this.side; column++) {
-        const ink = 255 * (this.radius + 1 - Math.hypot(column + 0.5 - x, row + 0.5 - y));
+        const ink = 255 * (radius + 1 - Math.hypot(column + 0.5 - x, row + 0.5 - y));
         const cell = row * this.side + column;
         this.cells[cell] = Math.max(this.cells[cell], Math.min(255, Math.max(0, ink)));
       }
@@ -140,14 +140,14 @@ async function levels(place, entries) {
       return element("div", { className: "stage" }, picture);
     });
     const made = element("div", { className: "level" }, ...stages,
-      element("div", { className: "hint", textContent: `${level.name}, peak ${level.peak.toFixed(2)}` }));
+      element("p", {}, element("b", { textContent: level.name }), `peak ${level.peak.toFixed(2)}`));
     made.style.borderColor = level.colour;
     return made;
   });
   const pictures = shown.flatMap((level) => [...level.querySelectorAll("img")]);
   await Promise.all(pictures.map((picture) => picture.decode()));
   const most = Math.max(...pictures.flatMap((picture) => [picture.naturalWidth, picture.naturalHeight]));
-  for (const picture of pictures) picture.style.width = `${6.2 * picture.naturalWidth / most}rem`;
+  for (const picture of pictures) picture.style.width = `${5.4 * picture.naturalWidth / most}rem`;
   place.replaceChildren(...shown);
 }
 
@@ -257,7 +257,7 @@ function drawCurve() {
       const kind = labels[place] === of ? "" : " wrong";
       parts.push(drawn("circle", { class: `dot ${name}${kind}`, cx: x(scales[place]), cy: y(chance), r: 3.5 }));
     }
-    parts.push(drawn("text", { class: `text named-${name}`, x: left, y: 15 }, title));
+    parts.push(drawn("text", { class: `text ${name}`, x: left, y: 15 }, title));
     right[name] = labels.filter((label) => label === of).length;
   }
   $("digit-curve").replaceChildren(...parts);
@@ -372,7 +372,8 @@ const opened = { digit: () => {}, filter: updateFilter, scene: updateScene };
       $("filter-layer").append(element("option", { value: name, textContent: `${title} (${filters} filters)` }));
     }
     $("filter-example").append(...offer.examples.map(({ name }) => element("option", { textContent: name })));
-    patch.dab([4.5, 4.5]);
+    patch.dab([4.5, 4.5], 2.5);
+    for (const name of ["digit", "scene"]) $(`${name}-trained`).textContent = offer.trained[`${name}s`];
     pickAndShow(offer.digits[0].index);
   } catch (error) {
     tell("digit", error.message);
