@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test reproduce release
+.PHONY: install test test-browser reproduce release
 
 install: $(STAMP)
 
@@ -17,6 +17,13 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+# Installs nothing, but says what is missing.
+test-browser: install
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+		{ echo "no Chromium: apt-get install chromium, or your system's way"; exit 1; }
+	@test -e build/node_modules/axe-core || echo "no axe-core: npm install --prefix build axe-core"
+	$(BIN)/pytest -m browser -rs tests/demo
 
 reproduce: install
 	$(BIN)/scaleconv reproduce table1 --preset quick

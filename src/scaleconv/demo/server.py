@@ -257,15 +257,15 @@ def start(host: str, port: int, pairs: dict[str, Pair]) -> PageServer:
     Raises:
         OSError: the address cannot be taken.
     """
-    torch.set_num_threads(1)  # images are small: threads would wait for one another
     try:
         server = PageServer(host, port, pairs)
     except OverflowError as error:
         raise ValueError(f"`port` must be from 0 to 65535, got {port}") from error
     except OSError as error:
         raise type(error)(
-            f"cannot listen on {host}, port {port} ({error.strerror or error}): name another --port"
+            f"cannot listen on {host}, port {port} ({error.strerror or error}): name another --host or --port"
         ) from None
+    torch.set_num_threads(1)  # images are small: threads would wait for one another
     for path, fields in FIRST.items():
         server.routes[path](fields)
     return server
