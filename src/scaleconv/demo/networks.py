@@ -42,7 +42,7 @@ SCENES: dict[str, Any] = {
     "data.pieces": 1,
     "network.scales": SCALES,
     "training.epochs": 5,
-    "measure.scales": [0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0],
+    "measure.scales": [0.4, 0.6, 0.8, 1.0, 1.3, 1.6],
     "measure.digits": 100,
 }
 
