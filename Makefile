@@ -20,7 +20,7 @@ test: install
 
 # Installs nothing, but says what is missing.
 test-browser: install
-	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 		{ echo "no Chromium: apt-get install chromium, or your system's way"; exit 1; }
 	@test -e build/node_modules/axe-core || echo "no axe-core: npm install --prefix build axe-core"
 	$(BIN)/pytest -m browser -rs tests/demo

@@ -62,7 +62,7 @@ def examples(pair: Pair) -> list[Answer]:
     """Images to begin with: dots of many sizes, lines of all directions, and a scene of digits."""
     y, x = torch.meshgrid(torch.arange(SIDE) - (SIDE - 1) / 2, torch.arange(SIDE) - (SIDE - 1) / 2, indexing="ij")
     dots = torch.zeros(SIDE, SIDE)
-    for row, across in ((-32, (-36, -20, 2, 32)), (0, (30, 4, -20, -38)), (32, (-34, -8, 16, 36))):
+    for row, across in ((-32, (-36, -20, 2, 32)), (0, (38, 20, -4, -34)), (32, (-34, -8, 16, 36))):
         for place, radius in zip(across, (1.5, 3, 6, 9), strict=True):
             dots = dots.maximum((radius + 0.5 - torch.hypot(y - row, x - place)).clamp(0, 1))
     spokes = ((4 * torch.hypot(y, x) / SIDE).clamp(0, 1) * torch.cos(12 * torch.atan2(y, x))).clamp(0, 1)

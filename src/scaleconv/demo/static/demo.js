@@ -132,7 +132,7 @@ function legend(list, entries) {
   return list;
 }
 
-// All levels at one magnification, the largest as high as its frame.
+// All levels at one magnification, the largest as wide as its frame.
 async function levels(place, entries) {
   const shown = entries.map((level) => {
     const stages = ["image", "response"].filter((kind) => level[kind]).map((kind) => {
@@ -147,7 +147,7 @@ async function levels(place, entries) {
   const pictures = shown.flatMap((level) => [...level.querySelectorAll("img")]);
   await Promise.all(pictures.map((picture) => picture.decode()));
   const most = Math.max(...pictures.flatMap((picture) => [picture.naturalWidth, picture.naturalHeight]));
-  for (const picture of pictures) picture.style.width = `${5.4 * picture.naturalWidth / most}rem`;
+  for (const picture of pictures) picture.style.width = `${100 * picture.naturalWidth / most}%`;
   place.replaceChildren(...shown);
 }
 
