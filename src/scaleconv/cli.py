@@ -6,6 +6,7 @@ traceback with `SCALECONV_TRACEBACK=1`.
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -289,9 +290,10 @@ def demo(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Show the layer at work on a page in the browser: digits, filters and scenes.
+    """Show the layer at work on a page in the browser.
 
-    It needs no network, and is served to this machine alone unless --host says otherwise.
+    Draw digits, try filters, watch scenes. The page needs no network, and is served to this machine alone unless
+    --host says otherwise.
     """
     from scaleconv.demo.networks import SHIPPED, load_pairs, train_pairs
     from scaleconv.demo.server import LOCAL, start
@@ -305,7 +307,8 @@ def demo(
     typer.echo(f"{server.address}  (Ctrl-C ends it)")
     if host not in LOCAL:
         typer.echo("everyone who can reach this address can use the page: there is no password", err=True)
-    server.serve_forever()
+    with suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 @app.command()

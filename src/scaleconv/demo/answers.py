@@ -37,19 +37,14 @@ def offer(pair: Pair, each: int) -> list[Answer]:
 def classify(pair: Pair, digit: Tensor, scale: float) -> Answer:
     """One digit (28, 28) uint8 at one scale, as both networks see it, and the inside of the invariant one."""
     image = make_scaled(digit.unsqueeze(0), scale, pair.size, truncate="allow")
-    found = explain(pair.invariant, (image - pair.mean)[0])
-    plain, invariant = (_verdict(network(image - pair.mean)[0]) for network in (pair.plain, pair.invariant))
+    confidence, label = pair.plain(image - pair.mean)[0].softmax(0).max(0)
+    found = explain(pair.invariant, image - pair.mean)
     return {
         "image": rendering.grey(image[0, 0]),
-        "plain": plain,
-        "invariant": invariant,
+        "plain": {"label": int(label), "confidence": float(confidence)},
+        "invariant": {"label": int(found.prediction), "confidence": float(found.confidence)},
         "layers": [{**_winners(name, view), **_levels(view)} for name, view in found.layers.items()],
     }
-
-
-def _verdict(scores: Tensor) -> Answer:
-    chances = scores.softmax(0)
-    return {"label": int(chances.argmax()), "confidence": float(chances.max()), "chances": chances.tolist()}
 
 
 def _winners(name: str, view: LayerView) -> Answer:
@@ -103,7 +98,7 @@ def centred(drawing: Tensor) -> Tensor:
     """
     inked = drawing.nonzero()
     if not len(inked):
-        raise ValueError("`pixels` must hold some ink: draw a digit first")
+        raise ValueError("`drawing` must hold some ink: draw a digit first")
     (top, left), (bottom, right) = inked.amin(0).tolist(), inked.amax(0).tolist()
     cut = drawing[top : bottom + 1, left : right + 1].float()
     factor = BOX / max(cut.shape)
@@ -146,5 +141,5 @@ def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> 
 def _labelled(predicted: Tensor, truth: Tensor) -> Answer:
     """Predictions in the colours of their classes, and the share that is right of the pixels of digits."""
     inked = truth != BACKGROUND
-    right = (predicted == truth)[inked].float().mean()
-    return {"labels": rendering.classes(predicted, rendering.class_colours()), "right": float(right)}
+    right = int(((predicted == truth) & inked).sum()) / max(1, int(inked.sum()))
+    return {"labels": rendering.classes(predicted, rendering.class_colours()), "right": right}

@@ -79,7 +79,7 @@ def level_colours(count: int) -> tuple[str, ...]:
 
     Example:
         >>> level_colours(2)
-        ('#4cc2f0', '#ff5a3c')
+        ('#477bf2', '#dd3d08')
     """
     from matplotlib import colormaps
 

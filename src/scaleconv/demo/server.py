@@ -6,10 +6,10 @@ loaded: the page works without a network.
 """
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -37,6 +37,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+PICTURE = "/api/picture"  # takes a file; all other questions are JSON
 LOCAL = ("localhost", "127.0.0.1", "::1")
 WAITING = 16  # requests that may wait for their turn
 CONNECTIONS = 64  # at once
@@ -180,15 +181,15 @@ class PageHandler(BaseHTTPRequestHandler):
         return self.server.files[path], FILES[path][1]
 
     def _answer(self) -> tuple[bytes, str]:
-        if self.path == "/api/picture":
-            answer = partial(self._compute, read_picture, limits.MOST_FILE)
-        elif self.path in self.server.routes:
-            route = self.server.routes[self.path]
-            answer = partial(self._compute, lambda body: route(limits.parse(body)), limits.MOST_JSON)
+        route = self.server.routes.get(self.path)
+        if self.path == PICTURE:
+            answer = self._compute(read_picture, limits.MOST_FILE)
+        elif route is not None:
+            answer = self._compute(lambda body: route(limits.parse(body)), limits.MOST_JSON)
         else:
             self._drain(self._length())
             raise RefusalError(HTTPStatus.NOT_FOUND, f"there is no {self.path[:80]} here")
-        return json.dumps(answer()).encode(), "application/json"
+        return json.dumps(answer).encode(), "application/json"
 
     def _compute(self, answer: Callable[[bytes], Answer], most: int) -> Answer:
         length = self._length()
@@ -208,7 +209,7 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def _length(self) -> int:
         length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit():
+        if not re.fullmatch(r"[0-9]{1,18}", length):
             self.close_connection = True
             raise RefusalError(HTTPStatus.LENGTH_REQUIRED, "the length of the request must be given")
         return int(length)
