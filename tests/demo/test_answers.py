@@ -87,7 +87,7 @@ def test_a_scene_is_labelled_as_the_networks_label_it(pairs, decode):
     pictures = (found["truth"], found["plain"]["labels"])
     truth, plain = ((decode(each)[..., None, :] == table).all(-1).argmax(-1) for each in pictures)
     with torch.no_grad():
-        assert (pair.plain(image)[0].argmax(0).numpy() == plain).mean() > 0.99  # pixels are rounded to bytes
+        assert (pair.plain(image)[0].argmax(0).numpy() == plain).mean() > 0.95  # pixels are rounded to bytes
     right = (truth == plain)[truth != 10].mean()
     assert found["plain"]["right"] == pytest.approx(right)
 

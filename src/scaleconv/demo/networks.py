@@ -5,6 +5,7 @@ a third of its maps), and for scenes (FCN and SI-FCN). Both are trained near sca
 leaves what they know. The digits that the page offers took no part in training.
 """
 
+import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..data import embedded_digits
 from ..experiments import Experiment, Record, load_experiment, plan_runs
 from ..experiments.explanation import load_network
 from ..experiments.run import run_on_terminal
-from ..experiments.train import DigitStore
+from ..experiments.train import DigitStore, divide
 
 SHIPPED = Path(str(resources.files(__package__))) / "trained"
+MEANS = "means.json"
 SCALES = [2 ** (k / 2) for k in range(-2, 3)]  # of the invariant networks: 0.5 … 2
 DIGITS: dict[str, Any] = {
     "folds": [0],
@@ -77,12 +80,16 @@ def experiments() -> dict[str, Experiment]:
 
 
 def train_pairs(folder: Path, device: str = "cpu") -> list[Record]:
-    """Train both pairs; what is finished is not trained again."""
-    return [
-        record
-        for name, experiment in experiments().items()
-        for record in run_on_terminal(experiment, folder / name, device, None)
-    ]
+    """Train both pairs; what is finished is not trained again.
+
+    The means of the training pixels are written beside them: making all training images again would take seconds.
+    """
+    records, means = [], {}
+    for name, experiment in experiments().items():
+        records += run_on_terminal(experiment, folder / name, device, None)
+        means[name] = DigitStore("cpu").of(experiment.settings.data, experiment.folds[0]).mean
+    (folder / MEANS).write_text(json.dumps(means) + "\n")
+    return records
 
 
 def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
@@ -91,14 +98,18 @@ def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
     Raises:
         OSError, ValueError: weights are missing or damaged.
     """
-    store = DigitStore("cpu")
-    pairs = {}
+    digits, pairs = embedded_digits(), {}
     for name, experiment in experiments().items():
         (plain, run), (invariant, _) = (load_network(run.weights(folder / name)) for run in plan_runs(experiment))
         data = run.settings.data
-        seen = store.of(data, run.fold)
-        trained = data.scales.partition(":")[2].replace(",", " to ")
+        unseen = divide(digits.labels, data, run.fold).test
         pairs[name] = Pair(
-            plain.eval(), invariant.eval(), seen.mean, data.size, trained, seen.originals, seen.original_labels
+            plain.eval(),
+            invariant.eval(),
+            mean=json.loads((folder / MEANS).read_text())[name],
+            size=data.size,
+            trained=data.scales.partition(":")[2].replace(",", " to "),
+            digits=digits.images[unseen],
+            labels=digits.labels[unseen],
         )
     return pairs
