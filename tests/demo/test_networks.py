@@ -1,5 +1,6 @@
 """The networks that come with the package: of the settings in the code, small, unseen digits, and as the page says."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from scaleconv.experiments import plan_runs, read_records
 from scaleconv.experiments.explanation import load_network
 from scaleconv.experiments.train import DigitStore, divide
 
-PAGE = (Path(__file__).parents[2] / "docs" / "demo.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "demo.md").read_text()
 RUNS = [(name, run) for name, experiment in networks.experiments().items() for run in plan_runs(experiment)]
 
 
@@ -33,6 +35,14 @@ def test_the_page_quotes_the_records(name):
         trained = record.config["data"]["scales"].partition(":")[2].replace(",", " to ")
         assert f"| trained at scales {trained} |" in PAGE
     assert re.search(r"less than (0\.\d) MB each", PAGE)[1] == "0.3"
+
+
+def test_the_page_quotes_how_long_an_answer_takes():
+    rows = json.loads((ROOT / "results" / "bench" / "demo-cpu.json").read_text())["rows"]
+    slide, _, scale, turn, scene = (f"{row['median_ms']:.0f} ms" for row in rows.values())
+    stated = f"answered in {slide}, another scene in {scene}, another filter in {scale} by scale and {turn} by rotation"
+    assert stated in " ".join(PAGE.split())
+    assert max(row["median_ms"] for row in rows.values()) < 300
 
 
 def test_the_digits_on_the_page_took_no_part_in_training():
