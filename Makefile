@@ -4,7 +4,7 @@ STAMP := .venv/installed
 TESTABLE := .venv/testable
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test fuzz docs reproduce release
+.PHONY: install test test-browser fuzz docs reproduce release
 
 install: $(STAMP)
 
@@ -23,6 +23,13 @@ test: $(TESTABLE)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+# Installs nothing, but says what is missing.
+test-browser: install
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		{ echo "no Chromium: apt-get install chromium, or your system's way"; exit 1; }
+	@test -e build/node_modules/axe-core || echo "no axe-core: npm install --prefix build axe-core"
+	$(BIN)/pytest -m browser -rs tests/demo
 
 # Drawn calls against references in float64: make fuzz CASES=100000 SEED=1
 CASES ?= 10000

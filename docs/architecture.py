@@ -22,7 +22,8 @@ FRONT_DOORS = ("__init__", "__main__")
 
 # Left, bottom, width and height of a box, from the top floor down; and what the room is for.
 ROOMS = {
-    "cli": ((0.0, 10.4, 12.0, 0.85), "the command “scaleconv”: parses, calls, prints"),
+    "cli": ((0.0, 11.75, 12.0, 0.85), "the command “scaleconv”: parses, calls, prints"),
+    "demo": ((0.0, 10.4, 12.0, 0.85), "a page in the browser: digits, filters, scenes"),
     "bench": ((0.0, 9.05, 12.0, 0.85), "time and memory of the layer beside plain convolutions"),
     "experiments": ((0.0, 7.45, 12.0, 1.1), "training and comparing: settings, records, tables, figures"),
     "inspection": ((0.0, 5.85, 5.5, 1.1), "a network seen: cost, winners"),
@@ -38,6 +39,7 @@ Red is the core: it needs torch, and nothing else."""
 CORE = ("nn", "ops")  # on torch alone
 COLOURS = {
     "cli": "#777777",
+    "demo": "#0b7a8a",
     "bench": "#4477aa",
     "experiments": "#aa7700",
     "inspection": "#aa3377",
@@ -45,9 +47,9 @@ COLOURS = {
     "nn": "#228833",
 }
 # Arrows that pass a floor run down a lane of the room they start from: beside the boxes, or in the middle.
-LEFT = {"cli": -1.05, "bench": -0.7, "models": -0.35}
+LEFT = {"cli": -1.4, "demo": -1.05, "bench": -0.7, "models": -0.35}
 MIDDLE = {"experiments": 6.2, "inspection": 5.8}
-RIGHT = {"cli": 12.8, "bench": 12.4}
+RIGHT = {"cli": 13.2, "demo": 12.8, "bench": 12.4}
 LETTERS = 9.2  # that fit on a unit of width
 
 
@@ -110,16 +112,16 @@ def route(start: str, end: str, pairs: set[tuple[str, str]]) -> list[tuple[float
         return [*begin, *turn, (lane, y), (to_left if to_left > 6 else to_left + to_width, y)]
     if to_left == 0 and start in LEFT and to_width < 12:
         return [(left, bottom + height / 2), (LEFT[start], bottom + height / 2), (LEFT[start], y), (to_left, y)]
-    edge = to_left + to_width
-    return [(left + width, bottom + height / 2), (RIGHT[start], bottom + height / 2), (RIGHT[start], y), (edge, y)]
+    edge, above = to_left + to_width, bottom + 0.75 * height  # clear of an arrow that enters at half the height
+    return [(left + width, above), (RIGHT[start], above), (RIGHT[start], y), (edge, y)]
 
 
 def draw(path: Path) -> None:
     """Write the picture; in an SVG file, the identifiers of its parts say what they show."""
     pairs, modules = room_imports(), modules_by_room()
-    figure = Figure(figsize=(10.4, 8.3))
+    figure = Figure(figsize=(11.0, 9.3))
     axis = figure.add_axes((0, 0, 1, 1))
-    axis.set(xlim=(-1.3, 13.1), ylim=(-0.2, 11.5))
+    axis.set(xlim=(-1.65, 13.5), ylim=(-0.2, 12.85))
     axis.axis("off")
     for start, end in sorted(pairs):
         *corners, last = route(start, end, pairs)

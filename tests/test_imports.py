@@ -1,4 +1,4 @@
-"""Imports point one way, cli → bench → experiments → models, data → inspection → metrics, nn → ops → torch."""
+"""Imports point one way, cli → demo, bench → experiments → models, data → inspection → metrics, nn → ops → torch."""
 
 import json
 import subprocess
@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "inspection": {"metrics", "nn", "ops", "table"},
     "experiments": {"models", "data", "metrics", "inspection", "nn", "ops", "configs", "table"},
     "bench": {"experiments", "models", "data", "metrics", "nn", "ops", "table"},
-    "cli": {"bench", "experiments", "models", "data", "metrics", "nn", "ops", "table"},
+    "demo": {"experiments", "inspection", "data", "ops"},
+    "cli": {"demo", "bench", "experiments", "models", "data", "metrics", "nn", "ops", "table"},
     "__init__": {"inspection", "nn", "ops"},
     "__main__": {"cli"},
 }

@@ -7,6 +7,7 @@ traceback with `SCALECONV_TRACEBACK=1`.
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -320,6 +321,39 @@ def explain(
     typer.echo(f"{image}: {describe(found)}")
     draw_explanation(pixels, found, f"{image.name}: {describe(found)}", [out])
     typer.echo(out)
+
+
+@app.command(epilog="Example: scaleconv demo --port 8000")
+def demo(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 7860,
+    networks: Annotated[
+        Path | None, typer.Option(help="Folder that --train has filled. Default: the networks in the package.")
+    ] = None,
+    train: Annotated[
+        Path | None, typer.Option(help="Train the networks of the page anew into this folder, and end.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Show the layer at work on a page in the browser.
+
+    Draw digits, try filters, watch scenes. The page needs no network, and is served to this machine alone unless
+    --host says otherwise.
+    """
+    from scaleconv.demo.networks import SHIPPED, load_pairs, train_pairs
+    from scaleconv.demo.server import LOCAL, start
+
+    if train is not None:
+        for record in train_pairs(train, device):
+            typer.echo(f"{record.model}: {record.error:.1f} % error over all test scales, {record.seconds:.0f} s")
+        typer.echo(f"show them: scaleconv demo --networks {train}")
+        return
+    server = start(host, port, load_pairs(networks or SHIPPED))
+    typer.echo(f"{server.address}  (Ctrl-C ends it)")
+    if host not in LOCAL:
+        typer.echo("everyone who can reach this address can use the page: there is no password", err=True)
+    with suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 @app.command(epilog="Example: scaleconv bench --shapes mnist1,res56 --no-end-to-end --name try")

@@ -90,11 +90,11 @@ def _by_planes(
     """The same for a map that mixes the axes."""
     device, image, size = images.device, [line.length for line in lines], [line.size for line in lines]
     y, x = (indices(length, device) for length in size)
-    level, _ = _gather(images, sources(matrix, image, size, y[:, None], x), image, reading)
+    level, _ = read_plane(images, sources(matrix, image, size, y[:, None], x), image, reading)
     y, x = (indices(line.outputs, device) for line in lines)
     stride, centre = [line.stride for line in lines], [line.kernel_centre for line in lines]
     places = targets(matrix, image, size, stride, centre, y[:, None], x)
-    return _gather(respond(level), places, [line.responses for line in lines], reading)
+    return read_plane(respond(level), places, [line.responses for line in lines], reading)
 
 
 class _Axis:
@@ -122,7 +122,7 @@ def indices(length: int, device: torch.device) -> Tensor:
     return torch.arange(length, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
 
 
-def _gather(
+def read_plane(
     images: Tensor, places: tuple[Tensor, Tensor], size: Sequence[int], reading: Reading
 ) -> tuple[Tensor, Tensor | None]:
     """Read images of this size at places (y, x); and where there was anything to be read, None if everywhere."""

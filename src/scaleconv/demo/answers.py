@@ -1,0 +1,145 @@
+"""What the page shows, computed: from arrays and numbers to pictures and numbers.
+
+Every function is pure and returns what can be written as JSON. None checks what it is given: `limits` has done that.
+`filters` has the answers of the second tab.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..data import BACKGROUND, Uniform, make_scaled, make_scenes
+from ..inspection import explain
+from ..inspection.explain import LayerView
+from . import rendering
+from .networks import Pair
+
+Answer = dict[str, Any]
+
+SCALES = tuple(step / 10 for step in range(3, 21))  # of the curve; the slider goes from the first to the last
+SCENE = 96  # side of a scene; the networks were trained on smaller ones, and take any
+SCENE_SCALES, MOST_DIGITS = (0.4, 2.2), 6
+BOX, CANVAS = 20, 28  # pixels of a digit and of its image in MNIST
+
+
+def offer(pair: Pair, each: int) -> list[Answer]:
+    """Digits that neither network has seen, so many of each class."""
+    chosen = [int(index) for label in range(10) for index in (pair.labels == label).nonzero()[:each, 0]]
+    return [
+        {"index": index, "label": int(pair.labels[index]), "image": rendering.grey(pair.digits[index] / 255)}
+        for index in chosen
+    ]
+
+
+@torch.no_grad()
+def classify(pair: Pair, digit: Tensor, scale: float) -> Answer:
+    """One digit (28, 28) uint8 at one scale, as both networks see it, and the inside of the invariant one."""
+    image = make_scaled(digit.unsqueeze(0), scale, pair.size, truncate="allow")
+    confidence, label = pair.plain(image - pair.mean)[0].softmax(0).max(0)
+    found = explain(pair.invariant, image - pair.mean)
+    return {
+        "image": rendering.grey(image[0, 0]),
+        "plain": {"label": int(label), "confidence": float(confidence)},
+        "invariant": {"label": int(found.prediction), "confidence": float(found.confidence)},
+        "layers": [{**_winners(name, view), **_levels(view)} for name, view in found.layers.items()],
+    }
+
+
+def _winners(name: str, view: LayerView) -> Answer:
+    """Which level won where, in the channel with the strongest output there."""
+    names = [f"×{scale:.2g}" for scale in view.scales]
+    index = view.winner.gather(0, view.output.argmax(0, keepdim=True))[0]
+    return {
+        "name": name.rpartition(".")[2],
+        "winners": rendering.winners(index, view.strength, rendering.level_colours(len(names))),
+        "legend": rendering.legend(names, view.winner),
+    }
+
+
+def _levels(view: LayerView) -> Answer:
+    """Of the channel with the strongest output of all, the response of each level; and the levels of an image."""
+    colours = dict(zip(view.scales, rendering.level_colours(len(view.scales)), strict=True))
+    names = [f"×{level.scale:.2g}" for level in view.levels]
+    images = [level.image if len(level.image) == 1 else None for level in view.levels]
+    shown = rendering.levels(
+        names, [colours[level.scale] for level in view.levels], images, [level.response for level in view.levels]
+    )
+    return {"channel": view.channel, "levels": shown}
+
+
+@torch.no_grad()
+def curve(pair: Pair, digit: Tensor, label: int | None) -> Answer:
+    """At every scale of `SCALES`: the probability that both networks give a class, and the class they name.
+
+    The class is the digit's label or, where it is not known, what the invariant network names at scale 1.
+    """
+    images = make_scaled(digit.expand(len(SCALES), -1, -1), torch.tensor(SCALES), pair.size, truncate="allow")
+    plain, invariant = (network(images - pair.mean).softmax(1) for network in (pair.plain, pair.invariant))
+    of = int(invariant[SCALES.index(1.0)].argmax()) if label is None else label
+    lines = {"plain": plain, "invariant": invariant}
+    return {
+        "class": of,
+        "known": label is not None,
+        "scales": list(SCALES),
+        **{
+            name: {"chances": found[:, of].tolist(), "labels": found.argmax(1).tolist()}
+            for name, found in lines.items()
+        },
+    }
+
+
+def centred(drawing: Tensor) -> Tensor:
+    """A drawing (28, 28) uint8 as MNIST has its digits: 20 pixels at most, the centre of its ink in the middle.
+
+    Raises:
+        ValueError: nothing is drawn.
+    """
+    inked = drawing.nonzero()
+    if not len(inked):
+        raise ValueError("`drawing` must hold some ink: draw a digit first")
+    (top, left), (bottom, right) = inked.amin(0).tolist(), inked.amax(0).tolist()
+    cut = drawing[top : bottom + 1, left : right + 1].float()
+    factor = BOX / max(cut.shape)
+    size = [max(1, round(factor * length)) for length in cut.shape]
+    cut = F.interpolate(cut[None, None], size, mode="bilinear", antialias=True)[0, 0]
+    corner = []
+    for axis, length in enumerate(size):
+        ink = cut.sum(1 - axis)
+        middle = float((ink * torch.arange(length)).sum() / ink.sum())
+        corner.append(min(max(round((CANVAS - 1) / 2 - middle), 0), CANVAS - length))
+    result = torch.zeros(CANVAS, CANVAS, dtype=torch.uint8)
+    result[corner[0] : corner[0] + size[0], corner[1] : corner[1] + size[1]] = cut.round().byte()
+    return result
+
+
+@torch.no_grad()
+def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> Answer:
+    """A scene of so many digits, each at its own scale between two, as both networks label it pixel by pixel."""
+    scales = Uniform(low, high)
+    made = make_scenes(pair.digits, pair.labels, scales, 1, SCENE, digits=digits, pieces=0, seed=seed)
+    image, truth = made.images - pair.mean, made.labels
+    found = explain(pair.invariant, image)
+    shown = [
+        {"label": int(pair.labels[digit]), "scale": scale}
+        for digit, scale in zip(made.digits[0].tolist(), made.scales[0].tolist(), strict=True)
+        if digit >= 0
+    ]
+    colours = rendering.class_colours()
+    return {
+        "image": rendering.grey(made.images[0, 0]),
+        "truth": rendering.classes(truth[0], colours),
+        "digits": shown,
+        "classes": [{"name": str(digit), "colour": colours[digit]} for digit in range(BACKGROUND)],
+        "plain": _labelled(pair.plain(image)[0].argmax(0), truth[0]),
+        "invariant": _labelled(found.prediction, truth[0]),
+        "layers": [_winners(name, view) for name, view in found.layers.items()],
+    }
+
+
+def _labelled(predicted: Tensor, truth: Tensor) -> Answer:
+    """Predictions in the colours of their classes, and the share that is right of the pixels of digits."""
+    inked = truth != BACKGROUND
+    right = int(((predicted == truth) & inked).sum()) / max(1, int(inked.sum()))
+    return {"labels": rendering.classes(predicted, rendering.class_colours()), "right": right}

@@ -1,0 +1,45 @@
+"""Two small pairs of networks that nobody has trained, and digits for them."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from scaleconv import SIConv2d
+from scaleconv.data import embedded_digits
+from scaleconv.demo.networks import Pair
+from scaleconv.models import ConvNet, FullyConvolutional, Shape
+
+
+@pytest.fixture(scope="session")
+def pairs():
+    torch.manual_seed(0)
+    digits = embedded_digits().first(200)
+    single, dense = Shape((3, 4), 9, 48, 8), Shape((3, 4), classes=11)
+    made = {
+        "digits": (ConvNet(shape=single), ConvNet(SIConv2d, single), 48),
+        "scenes": (FullyConvolutional(shape=dense), FullyConvolutional(SIConv2d, dense), 64),
+    }
+    for network in (network for *both, _ in made.values() for network in both):
+        for layer in network.modules():
+            if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+                torch.nn.init.kaiming_normal_(layer.weight)
+    return {
+        name: Pair(plain.eval(), invariant.eval(), 0.1, size, "0.8 to 1.25", digits.images, digits.labels)
+        for name, (plain, invariant, size) in made.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def decode():
+    """The pixels of a picture in an answer."""
+
+    def read(address):
+        head, _, text = address.partition(",")
+        assert head == "data:image/png;base64"
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
+
+    return read

@@ -1,0 +1,206 @@
+"""The page in a real browser: draw, slide, upload, read; with the keyboard, on a phone, and for everyone (axe-core).
+
+`make test-browser` says what to install.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / "build" / "node_modules" / "axe-core" / "axe.min.js"
+QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as session:
+        opened = session.chromium.launch(executable_path=chromium, args=QUIET)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Of a server with the networks in the package, started as a user starts it."""
+    command = [sys.executable, "-m", "scaleconv", "demo", "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as run:
+        yield run.stdout.readline().split()[0]
+        run.terminate()
+
+
+@pytest.fixture
+def page(browser, address):
+    """The page once it shows its first answers; whatever it logs or asks others for fails the test."""
+    context = browser.new_context(viewport=DESKTOP)
+    opened = context.new_page()
+    opened.set_default_timeout(20_000)
+    wrong = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("request", lambda request: request.url.startswith((address, "data:")) or wrong.append(request.url))
+    opened.goto(address)
+    opened.wait_for_selector("#digit-plain .label")
+    opened.wait_for_selector("#digit-curve circle")
+    yield opened
+    context.close()
+    assert wrong == []
+
+
+def verdicts(page):
+    """The labels of both networks."""
+    return [page.text_content(f"#digit-{name} .label") for name in ("plain", "invariant")]
+
+
+def until(page, expression, given=None):
+    """Wait until this is true on the page, whose policy lets no script wait for it there."""
+    for _ in range(200):
+        if page.evaluate(expression, given):
+            return
+        page.wait_for_timeout(100)
+    pytest.fail(f"never true: {expression}")
+
+
+def names(page, label):
+    """Wait until the SI-ConvNet names this digit."""
+    until(page, "label => document.querySelector('#digit-invariant .label').textContent === label", label)
+
+
+def answered(page, path):
+    """Wait for the next answer to this path."""
+    return page.expect_response(lambda reply: reply.url.endswith(path) and reply.ok)
+
+
+def test_a_picked_digit_is_named_and_the_slider_changes_its_size(page):
+    page.click("#digit-picker button[aria-label='a 7'] >> nth=0")
+    names(page, "7")
+    assert verdicts(page) == ["7", "7"]
+    place = page.get_attribute("#digit-here", "x1")
+    before = page.get_attribute("#digit-image", "src")
+    page.focus("#digit-scale")
+    with answered(page, "/api/digit"):
+        page.keyboard.press("End")
+    assert page.text_content("#digit-scale-shown") == "2.00"
+    assert float(page.get_attribute("#digit-here", "x1")) > float(place)
+    until(page, "before => document.getElementById('digit-image').src !== before", before)
+    assert page.locator("#digit-layers .layer").count() == 2
+    assert "names it at" in page.text_content("#digit-curve-caption")
+
+
+def test_a_drawn_digit_is_named(page):
+    box = page.locator("#digit-drawing").bounding_box()
+
+    def at(x, y):
+        return box["x"] + x * box["width"], box["y"] + y * box["height"]
+
+    page.mouse.move(*at(0.5, 0.15))
+    page.mouse.down()
+    page.mouse.move(*at(0.5, 0.85), steps=12)
+    page.mouse.up()
+    names(page, "1")
+    assert "what the SI-ConvNet names at scale 1" in page.text_content("#digit-curve-caption")
+    page.click("#digit-clear")
+    names(page, "0")
+
+
+def test_everything_can_be_reached_and_drawn_with_the_keyboard(page):
+    page.focus("#tab-digit")
+    page.keyboard.press("ArrowRight")
+    assert page.get_attribute("#tab-filter", "aria-selected") == "true"
+    page.keyboard.press("ArrowLeft")
+    reached = set()
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.parentElement.id"))
+    assert {"digit-picker", "digit-drawing", "digit-clear", "digit-scale"} <= reached
+    page.focus("#digit-picker button[aria-checked=true]")
+    with answered(page, "/api/curve"):
+        page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.getAttribute('aria-checked')") == "true"
+    page.focus("#digit-drawing")
+    for _ in range(9):
+        page.keyboard.press(" ")
+        page.keyboard.press("ArrowDown")
+    names(page, "1")
+
+
+def test_a_picture_is_taken_and_a_bad_file_is_refused_in_words(page, tmp_path):
+    picture, text, large = tmp_path / "photo.png", tmp_path / "bad.png", tmp_path / "large.png"
+    Image.linear_gradient("L").resize((300, 200)).save(picture)
+    text.write_text("no picture")
+    with large.open("wb") as file:
+        file.truncate(100 * 10**6)
+    page.click("#tab-filter")
+    page.wait_for_selector("#filter-levels .level")
+    page.set_input_files("#filter-file", picture)
+    until(page, "document.getElementById('filter-image').naturalHeight === 64")  # of 200, as 96 of 300
+    for file, message in ((text, "must be a picture"), (large, "at most 8 MiB")):
+        page.set_input_files("#filter-file", file)
+        until(page, "words => document.querySelector('#filter .error').textContent.includes(words)", message)
+        assert page.is_visible("#filter .error")
+    with answered(page, "/api/filter"):
+        page.check("[name=filter-by][value=rotation]")
+    page.wait_for_selector("#filter .error", state="hidden")
+    until(page, "document.querySelectorAll('#filter-levels .level').length === 12")
+
+
+def test_a_filter_of_a_network_is_chosen_by_its_number(page):
+    page.click("#tab-filter")
+    page.select_option("#filter-layer", "SI-FCN.conv3")
+    assert page.is_hidden("#filter-patch")
+    page.fill("#filter-number", "5")
+    until(page, "document.getElementById('filter-weight-caption').textContent.includes('mean of its 16')")
+    page.fill("#filter-number", "999")
+    page.wait_for_selector("#filter .error:not([hidden])")
+    assert "`filter` must be a whole number from 0 to 15, got 999" in page.text_content("#filter .error")
+
+
+def test_a_scene_follows_its_sliders(page):
+    page.click("#tab-scene")
+    page.wait_for_selector("#scene-layers img")
+    before = page.get_attribute("#scene-image", "src")
+    page.click("#scene-next")
+    until(page, "before => document.getElementById('scene-image').src !== before", before)
+    page.focus("#scene-high")
+    with answered(page, "/api/scene"):
+        page.keyboard.press("Home")  # below the smallest, which follows
+    assert page.text_content("#scene-low-shown") == page.text_content("#scene-high-shown") == "0.4"
+    assert "of the pixels of digits are right" in page.text_content("#scene-invariant-right")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("tab", ["digit", "filter", "scene"])
+def test_axe_finds_nothing_to_object_to(page, tab, scheme):
+    if not AXE.exists():
+        pytest.skip("no axe-core: npm install --prefix build axe-core")
+    page.emulate_media(color_scheme=scheme)
+    page.click(f"#tab-{tab}")
+    page.wait_for_selector(
+        {"digit": "#digit-layers .level", "filter": "#filter-levels .level"}.get(tab, "#scene-layers img")
+    )
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run()")["violations"]
+    assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
+
+
+@pytest.mark.parametrize("tab", ["digit", "filter", "scene"])
+def test_a_phone_shows_the_page_without_scrolling_sideways(page, tab):
+    page.set_viewport_size(PHONE)
+    page.click(f"#tab-{tab}")
+    page.wait_for_selector(
+        {"digit": "#digit-layers .level", "filter": "#filter-levels .level"}.get(tab, "#scene-layers img")
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

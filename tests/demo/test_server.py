@@ -1,0 +1,163 @@
+"""The server answers this machine, refuses what is too much with a message, and goes on serving."""
+
+import http.client
+import json
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from helpers.command import refused
+from scaleconv.demo import limits, server
+
+STATIC = Path(server.__file__).parent / "static"
+
+
+@pytest.fixture(scope="module")
+def served(pairs):
+    page = server.PageServer("127.0.0.1", 0, pairs)
+    thread = threading.Thread(target=page.serve_forever, daemon=True)
+    thread.start()
+    yield page
+    page.shutdown()
+    page.server_close()
+
+
+@pytest.fixture
+def ask(served):
+    """Send a request, give the status and what is in the answer."""
+
+    def send(path, body=None, method="POST", headers=None):
+        connection = http.client.HTTPConnection(*served.server_address, timeout=60)
+        content = body if isinstance(body, bytes | None) or hasattr(body, "read") else json.dumps(body).encode()
+        connection.request(method, path, content, headers or {})
+        reply = connection.getresponse()
+        text = reply.read()
+        connection.close()
+        found = json.loads(text) if reply.headers["Content-Type"] == "application/json" else text
+        return reply.status, found
+
+    return send
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+class Zeros:
+    """A file of so many zeros that is never in memory as a whole."""
+
+    def __init__(self, left):
+        self.left = left
+
+    def read(self, most=2**20):
+        count = min(most, self.left)
+        self.left -= count
+        return bytes(count)
+
+
+def test_the_files_of_the_page_are_served(ask):
+    for path, (name, _) in server.FILES.items():
+        assert ask(path, method="GET") == (200, (STATIC / name).read_bytes())
+    assert ask("/../answers.py", method="GET") == (404, {"error": "there is no /../answers.py here"})
+
+
+def test_the_page_names_nothing_outside_of_it():
+    for name, _ in server.FILES.values():
+        named = set(re.findall(r"(?:https?:)?//[\w.]+\.\w+", (STATIC / name).read_text()))
+        assert named <= {"http://www.w3.org"}, name  # the name of SVG, which nobody loads
+
+
+def test_every_question_of_the_page_is_answered(ask):
+    status, offer = ask("/api/offer", {})
+    assert (status, len(offer["digits"]), len(offer["layers"])) == (200, 30, 12)
+    digit, image = {"index": offer["digits"][7]["index"]}, offer["examples"][0]
+    assert ask("/api/digit", {**digit, "scale": 0.3})[0] == 200
+    assert ask("/api/curve", digit)[1]["class"] == offer["digits"][7]["label"]
+    sent = {name: image[name] for name in ("pixels", "width", "height")}
+    status, found = ask("/api/filter", {**sent, "by": "scale", "layer": "SI-FCN.conv2", "filter": 3})
+    assert (status, found["channels"]) == (200, 3)
+    assert ask("/api/scene", {"seed": 5, "digits": 2, "low": 0.4, "high": 2.2})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("/api/digit", {"index": 0, "scale": float("nan")}, "`scale` must be a number from 0.3 to 2, got nan"),
+        ("/api/digit", {"index": 10**9, "scale": 1}, "`index` must be a whole number from 0 to 199, got 1000000000"),
+        ("/api/digit", {"drawing": "AAAA", "scale": 1}, "`drawing` must be 28×28 bytes in base64, got AAAA"),
+        (
+            "/api/scene",
+            {"seed": 0, "digits": 99, "low": 1, "high": 1},
+            "`digits` must be a whole number from 1 to 6, got 99",
+        ),
+        ("/api/scene", {"seed": 0, "digits": 1, "low": 2, "high": 1}, "`high` must be a number from 2 to 2.2, got 1"),
+        ("/api/filter", {"height": 9999, "width": 20}, "`height` must be a whole number from 16 to 96, got 9999"),
+    ],
+)
+def test_fields_out_of_their_range_are_refused(ask, path, fields, message):
+    assert ask(path, fields) == (400, {"error": message})
+
+
+def test_a_file_of_100_mb_is_refused_and_never_held(ask):
+    size, before = 100 * 10**6, resident()
+    status, answer = ask("/api/picture", Zeros(size), headers={"Content-Length": str(size)})
+    assert (status, answer) == (413, {"error": "this is too large: at most 8 MiB are taken"})
+    assert resident() - before < 30 * 2**20
+    assert ask("/api/digit", bytes(limits.MOST_JSON + 1)) == (
+        413,
+        {"error": "this is too large: at most 64 KiB are taken"},
+    )
+
+
+@pytest.mark.parametrize("length", ["", "-5", "x", "²", "9" * 5000])
+def test_a_request_without_its_length_is_refused(served, length):
+    connection = http.client.HTTPConnection(*served.server_address, timeout=60)
+    connection.putrequest("POST", "/api/digit")
+    connection.putheader("Content-Length", length.encode())
+    connection.endheaders()
+    assert connection.getresponse().status == 411
+    connection.close()
+
+
+def test_two_hundred_requests_at_once_are_answered_or_told_to_come_again(ask, served):
+    before = resident()
+    with ThreadPoolExecutor(50) as crowd:
+        replies = list(crowd.map(lambda _: ask("/api/digit", {"index": 0, "scale": 1.5}), range(200)))
+    told = dict(replies)
+    assert set(told) <= {200, 429}
+    assert 200 in told
+    if 429 in told:
+        assert told[429] == {"error": "busy: 16 requests are waiting already, try again"}
+    assert resident() - before < 100 * 2**20
+    assert ask("/api/digit", {"index": 0, "scale": 1.5})[0] == 200
+
+
+def test_who_finds_no_place_to_wait_is_refused_at_once(ask, served):
+    places = [served.waiting.acquire(blocking=False) for _ in range(server.WAITING)]
+    try:
+        assert ask("/api/curve", {"index": 0})[0] == 429
+    finally:
+        for _ in filter(None, places):
+            served.waiting.release()
+    assert ask("/api/curve", {"index": 0})[0] == 200
+
+
+def test_a_name_that_leads_here_from_elsewhere_is_refused(ask, served):
+    assert ask("/", method="GET", headers={"Host": "example.com"})[0] == 403
+    assert ask("/", method="GET", headers={"Host": f"localhost:{served.server_address[1]}"})[0] == 200
+
+
+def test_a_mistake_of_ours_is_an_answer_too(ask, served, monkeypatch):
+    monkeypatch.setitem(served.routes, "/api/curve", lambda _: 1 / 0)
+    assert ask("/api/curve", {}) == (500, {"error": "unforeseen ZeroDivisionError"})
+    assert ask("/", method="GET")[0] == 200
+
+
+def test_a_wrong_folder_or_port_is_one_line(run, pairs, monkeypatch):
+    refused(run("demo", "--networks", "missing"), "cannot read the checkpoint missing/digits/weights")
+    monkeypatch.setattr("scaleconv.demo.networks.load_pairs", lambda _: pairs)
+    refused(run("demo", "--port", "70000"), "`port` must be from 0 to 65535, got 70000")
+    refused(run("demo", "--host", "192.0.2.1"), "cannot listen on 192.0.2.1", "name another --host or --port")
