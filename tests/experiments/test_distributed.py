@@ -90,16 +90,19 @@ def same(one, two, tolerance=2e-5):
         assert [e.val_error for e in first.history] == [e.val_error for e in second.history]
 
 
-def test_two_processes_equal_one_and_the_first_alone_prints(run, together, images, tmp_path):
+def test_two_processes_equal_one_and_the_first_alone_prints_and_writes(run, together, images, tmp_path):
+    """Each has a folder of its own, as on two machines."""
     assert run(*command(images, tmp_path / "one", *NORMED))[0] == 0
-    (output, errors, code), other = together(tmp_path, command(images, tmp_path / "two", *NORMED))
+    (output, errors, code), other = together(tmp_path, command(images, "results", *NORMED))
     assert (code, errors) == (0, "")
     assert other == ("", "", 0)
     assert "plain + scale augmentation, seed 0:" in output
-    same(tmp_path / "one", tmp_path / "two")
-    (record,) = read_records(tmp_path / "two" / "train")
+    written = tmp_path / "0" / "results"
+    same(tmp_path / "one", written)
+    (record,) = read_records(written / "train")
     assert record.environment["processes"] == 2
-    assert list((tmp_path / "two" / "train" / "checkpoints").iterdir()) == []
+    assert list((written / "train" / "checkpoints").iterdir()) == []
+    assert [path for path in (tmp_path / "1" / "results").rglob("*") if path.is_file()] == []
 
 
 def test_a_lost_process_is_one_line_and_the_run_goes_on(run, together, images, tmp_path, mark):

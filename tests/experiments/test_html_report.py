@@ -139,19 +139,25 @@ def test_changes_and_table_cells_are_those_of_the_files(item, page, raw):
     lines = [title for title in TITLES.values() if any(line == title for line, _, _ in values)]
     places = list(dict.fromkeys(at for _, at, _ in values))
     places.sort(key=lambda at: float(re.search(r"[\d.]+", at)[0]))
-    (quantity,) = {name for _, _, name in values}
-    by_line = {line: {at: list(values[line, at, quantity].values()) for at in places} for line in lines}
+    assert len({name for _, _, name in values}) == 1
+    measured = {(line, at): list(found.values()) for (line, at, _), found in values.items()}
     others = [line for line in lines if line != "ConvNet"]
-    changes = {(line, at): percent(by_line[line][at], by_line["ConvNet"][at]) for line in others for at in places}
+    changes = {
+        (line, at): percent(measured[line, at], measured["ConvNet", at])
+        for line in others
+        for at in places
+        if (line, at) in measured
+    }
     rows = [
         [
             re.sub("^, | at ", "", at),
-            *(spread(by_line[line][at]) for line in lines),
-            *(changes[line, at] for line in others),
+            *(spread(measured[line, at]) if (line, at) in measured else "–" for line in lines),
+            *(changes.get((line, at), "–") for line in others),
         ]
         for at in places
     ]
-    means = [f"{np.mean(list(by_line[line].values())):.2f}" for line in lines]
+    every = {line: [measured[line, at] for at in places if (line, at) in measured] for line in lines}
+    means = [f"{np.mean(found):.2f}" if len(found) == len(places) else "–" for found in every.values()]
     assert page.rows[item][1:-1] == rows
     assert page.rows[item][-1][: len(lines) + 1] == ["mean", *means]
     assert sorted(mark for mark in page.marks[item] if " vs " in mark) == sorted(
@@ -193,7 +199,7 @@ def test_table_1_is_that_of_the_files_beside_the_paper(page, raw):
 
 def test_claims_are_those_of_the_checks_and_are_counted(page, found):
     expected = [
-        [each.item.item, claim.paper, claim.ours, claim.verdict]
+        [each.item.item, claim.paper, claim.ours, claim.verdict or "not yet"]
         for each in found
         if each.folder
         for claim in check_claims(each.item, each.records)

@@ -42,8 +42,9 @@ def make_killed(num_classes):
 
 
 def run_command(arguments, environment, folder):
-    """Run the command as one of several processes, its output in files; every step leaves a checkpoint."""
+    """Run the command in a folder as one of several processes, its output in files; every step leaves a checkpoint."""
     os.environ.update(environment)
+    os.chdir(folder)
     torch.set_num_threads(1)
     sys.modules[fit.__module__].SECONDS_BETWEEN = 0.0
     evaluate.BATCH = 3  # for more batches to test than processes
