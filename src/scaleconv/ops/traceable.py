@@ -25,11 +25,13 @@ def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings
     """
     one, axes = settings.identity, images.ndim - 2
     convolve = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
-    call = (settings.stride, 0, settings.dilation, settings.groups)
-    around = [number for axis in reversed(range(axes)) for number in settings.padding[2 * axis : 2 * axis + 2]]
+    before, after = settings.padding[::2], settings.padding[1::2]
+    call = (settings.stride, before, settings.dilation, settings.groups)
+    # As the convolution of torch pads: only what is more behind than before, as 'same' has it, is not left to it.
+    more = [number for axis in reversed(range(axes)) for number in (0, after[axis] - before[axis])]
 
     def respond(level: Tensor) -> Tensor:
-        return convolve(F.pad(level, around) if any(around) else level, weight, bias, *call)
+        return convolve(F.pad(level, more) if any(more) else level, weight, bias, *call)
 
     output = respond(images)
     winner = torch.zeros_like(output, dtype=torch.uint8)
