@@ -64,7 +64,7 @@ def test_there_are_records_of_the_first_format_with_and_without_a_history():
 
 def test_every_committed_record_has_a_checksum():
     committed = [path for path in (ROOT / "results").glob("*/*.json") if path.parent.name != "bench"]
-    assert len(committed) > 500
+    assert len(committed) > 400
     assert [path for path in committed if "checksum" not in json.loads(path.read_text())] == []
 
 

@@ -32,6 +32,7 @@ DIGITS: dict[str, Any] = {
     "network.hidden": 64,
     "network.scales": SCALES,
     "training.batch": 16,
+    "training.settled": 0.0,
     "training.epochs": 3,
     "measure.scales": [0.3, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0],
     "measure.digits": 500,
