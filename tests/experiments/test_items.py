@@ -57,7 +57,7 @@ def test_points_change_settings_and_the_command_line_changes_them_last():
     found = load_experiment("table1", "quick", {"points": points, "network.maps": [4, 5]})
     assert [(p.name, p.settings.training.epochs, p.settings.network.maps) for p in found.points] == [
         ("a", 7, (4, 5)),
-        ("b", 40, (4, 5)),
+        ("b", 60, (4, 5)),
     ]
 
 
@@ -65,7 +65,7 @@ def test_presets_of_an_item_are_stronger_than_what_it_takes_over():
     """The order is base, item, preset of the base, preset of the item."""
     quick = load_experiment("fig5b", "quick").settings
     assert (quick.data.dataset, quick.data.size) == ("embedded", 40)
-    assert quick.training.batch == load_experiment("table1", "quick").settings.training.batch
+    assert quick.training.evaluate_every == load_experiment("table1", "quick").settings.training.evaluate_every == 20
     assert quick.training.epochs < load_experiment("fig5b").settings.training.epochs
     assert [load_experiment(item, "quick").settings.training.steps for item in ITEMS if item != "cost"] == [0] * (
         len(ITEMS) - 1
