@@ -9,8 +9,8 @@ except ImportError as error:
 from .digits import Digits, embedded_digits, load_digits
 from .folders import ImageFolder, read_folder, write_folder
 from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
-from .loading import ImageData, load_folder
-from .masks import read_image, read_mask, read_masked_images, write_scenes
+from .loading import ImageData, load_folder, read_image
+from .masks import read_mask, read_masked_images, write_scenes
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
