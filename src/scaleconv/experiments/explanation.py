@@ -181,7 +181,7 @@ def draw_explanation(
             _centre(axis, level.response, extent)
             axis.set_title(f"response at ×{level.scale:.3g}", fontsize=8, color=INK)
     _scale_bar(figure, shown, first, axes[:, -1])
-    save_figure(figure, title, "", paths)
+    save_figure(figure, title.replace("$", r"\$"), "", paths)  # names of files and classes are no formulas
 
 
 def draw_predictions(
@@ -260,7 +260,8 @@ def _show_prediction(axis: Any, found: Explanation, classes: Sequence[str]) -> N
     if not found.prediction.dim():
         name = classes[int(found.prediction)]
         axis.set_box_aspect(1)
-        axis.text(0.5, 0.55, name, fontsize=max(8, 44 / len(name) ** 0.8), ha="center", va="center", color=INK)
+        size = max(6, min(44, 160 / len(name)))  # points, so that the name is as wide as its axis at most
+        axis.text(0.5, 0.55, name, fontsize=size, ha="center", va="center", color=INK, parse_math=False)
         axis.text(0.5, 0.1, f"{100 * float(found.confidence):.1f} % sure", fontsize=8, ha="center", color=INK)
         axis.set_title("prediction", fontsize=8, color=INK)
         return
@@ -268,7 +269,7 @@ def _show_prediction(axis: Any, found: Explanation, classes: Sequence[str]) -> N
     for number in found.prediction.unique().tolist():
         places = (found.prediction == number).nonzero().float()
         y, x = places[(places - places.mean(0)).square().sum(1).argmin()].tolist()  # a pixel of the class
-        axis.text(x, y, classes[number], fontsize=7, ha="center", va="center", color="white")
+        axis.text(x, y, classes[number], fontsize=7, ha="center", va="center", color="white", parse_math=False)
 
 
 def _show_labels(axis: Any, labels: Tensor, title: str) -> None:
