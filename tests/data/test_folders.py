@@ -199,6 +199,16 @@ def test_the_fingerprint_follows_bytes_names_and_parts_but_not_the_place(tmp_pat
     assert read_folder(tmp_path / "b").fingerprint() != first.fingerprint()
 
 
+def test_two_parts_exported_side_by_side_are_a_folder_that_is_divided(run, dataset, folder):
+    for part, count in (("train", 20), ("test", 10)):
+        options = ("--dataset", "small", "--data-dir", folder, "--part", part, "--count", count, "--size", 7)
+        code, _, errors = run("data", "export", f"small/{part}", *options)
+        assert (code, errors) == (0, "")
+    found = read_folder("small")
+    assert (len(found.train), len(found.val), len(found.test)) == (20, 0, 10)
+    assert found.classes == tuple("0123456789")
+
+
 def test_digits_written_as_a_folder_are_the_digits(tmp_path):
     made = make_set(embedded_digits().first(30), parse_scales("fixed:1"), 32)
     write_folder(made, tmp_path / "digits")

@@ -5,10 +5,13 @@ import torch
 from PIL import Image
 
 from helpers.command import refused
-from scaleconv import Explanation
-from scaleconv.data import Fixed, embedded_digits, make_set
-from scaleconv.experiments import load_experiment, run_experiment
-from scaleconv.experiments.explanation import describe, draw_predictions, load_network
+from helpers.folders import write_classes, write_image, write_masks
+from scaleconv import Explanation, SIConv2d
+from scaleconv.data import Fixed, embedded_digits, load_folder, make_set
+from scaleconv.data.loading import decode
+from scaleconv.experiments import FitSettings, NetworkSpec, fit, load, load_experiment, run_experiment
+from scaleconv.experiments.checkpoint import Checkpoint, load_checkpoint, write_checkpoint
+from scaleconv.experiments.explanation import describe, draw_predictions, load_network, load_trained
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +25,22 @@ def weights(tmp_path_factory):
     return {
         name: folder / "weights" / f"{name}-fold0-seed0.safetensors" for name in ("convnet", "si_convnet", "pixels")
     }
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Weights of networks for cats and dogs, and for masks, trained for one epoch."""
+    root = tmp_path_factory.mktemp("photos")
+    classes = load_folder(write_classes(root / "classes", 4, size=(22, 22)), resize=16, fit="letterbox")
+    masks = load_folder(write_masks(root / "masks", 4), task="segmentation")
+    tasks = {"convnet": ("converted", classes), "plain": ("plain", classes), "unet": ("converted", masks)}
+    trained = {}
+    for name, (variant, data) in tasks.items():
+        spec = NetworkSpec("unet" if name == "unet" else "convnet", variant, scales=(1.0, 1.5))
+        trained[name] = fit(spec, data, FitSettings(epochs=1), root / "results" / name, device="cpu").weights
+    own = torch.nn.Sequential(SIConv2d(1, 2, 3), torch.nn.AdaptiveMaxPool2d(1), torch.nn.Flatten())
+    trained["own"] = fit(own, classes, FitSettings(epochs=1), root / "results" / "own", device="cpu").weights
+    return trained
 
 
 @pytest.fixture
@@ -48,26 +67,81 @@ def test_a_network_is_loaded_as_it_was_trained(weights):
     assert not torch.equal(network.stages.conv1.weight, run.network().stages.conv1.weight)
 
 
-def test_what_cannot_be_explained_is_one_line(run, digit, weights, tmp_path):
+def test_an_image_is_prepared_as_the_network_was_trained(weights, photos, digit, tmp_path):
+    """Another size, and colour: what the classifier of the file says of it is what is explained."""
+    photo = write_image(tmp_path / "photo.jpg", size=(30, 40))
+    trained = load_trained(photos["convnet"])
+    pixels = trained.read(photo)
+    assert torch.equal(pixels, decode(photo, 1, (16, 16), "letterbox") / 255)
+    found = trained.explain(pixels)
+    scores = load(photos["convnet"])(pixels.unsqueeze(0)).softmax(1)[0]
+    assert (found.prediction, found.confidence) == (scores.argmax(), scores.max())
+    assert list(found.layers) == ["stages.conv1", "stages.conv2"]
+    assert load_trained(weights["si_convnet"]).read(photo).shape == (1, 28, 28)
+
+
+def test_from_the_digits_of_a_network_of_the_paper_their_mean_is_subtracted(weights, digit):
+    network, _ = load_network(weights["si_convnet"])
+    scaled = make_set(embedded_digits()).images  # the quick preset trains on 100 of them
+    trained = load_trained(weights["si_convnet"])
+    assert float(trained.network.mean) == pytest.approx(float(scaled.mean()), abs=0.01)
+    pixels = trained.read(digit)
+    scores = network((pixels - trained.network.mean[0]).unsqueeze(0)).softmax(1)
+    assert trained.explain(pixels).confidence == scores.max()
+
+
+def test_a_network_for_a_folder_is_explained_with_the_names_of_its_classes(run, photos, tmp_path):
+    photo = write_image(tmp_path / r"5$ or \x$.png", size=(16, 16))  # which is no formula
+    code, output, errors = run("explain", photo, "--checkpoint", photos["convnet"], "--out", "seen.svg")
+    assert (code, errors) == (0, "")
+    name = output.partition(": class ")[2].partition(",")[0]
+    assert name in ("cat", "dog")
+    text = (tmp_path / "seen.svg").read_text()
+    for words in (f">{name}<", r"5$ or \x$.png: class", "stages.conv1: winning scale", "response at ×1.5"):
+        assert words in text
+
+
+def test_a_mask_is_predicted_in_place_of_a_class(run, photos, tmp_path):
+    photo = write_image(tmp_path / "photo.png", size=(16, 16), mode="L")
+    assert load_trained(photos["unet"]).explain(torch.rand(1, 16, 16)).prediction.shape == (16, 16)
+    code, output, errors = run("explain", photo, "--checkpoint", photos["unet"], "--out", "seen.svg")
+    assert (code, errors) == (0, "")
+    assert "% of the pixels, mean confidence" in output
+    text = (tmp_path / "seen.svg").read_text()
+    for words in ("prediction, ", "bottom.conv1: winning scale"):
+        assert words in text
+
+
+def test_what_cannot_be_explained_is_one_line(run, digit, weights, photos, tmp_path):
     ours = weights["si_convnet"]
-    for size, mode in (((28, 28), "RGB"), ((30, 28), "L")):
-        Image.new(mode, size).save(tmp_path / f"{mode}.png")
     (tmp_path / "broken.png").write_bytes(digit.read_bytes()[:100])
-    refused(run("explain", tmp_path / "RGB.png", "--checkpoint", ours), "`image` channels (=3)", "network (=1)")
-    refused(run("explain", tmp_path / "L.png", "--checkpoint", ours), "`image` must be 28×28 for SI-ConvNet, got 28×30")
-    refused(run("explain", tmp_path / "broken.png", "--checkpoint", ours), "cannot read the image", "broken.png")
-    refused(run("explain", tmp_path / "none.png", "--checkpoint", ours), "none.png (No such file")
-    refused(run("explain", digit, "--checkpoint", weights["convnet"]), "must hold an SIConv2d")
+    for checkpoint in (ours, photos["convnet"]):
+        refused(run("explain", tmp_path / "broken.png", "--checkpoint", checkpoint), "broken.png is broken (")
+        refused(run("explain", tmp_path / "none.png", "--checkpoint", checkpoint), "none.png cannot be read (No such")
+    for checkpoint in (weights["convnet"], photos["plain"]):
+        refused(run("explain", digit, "--checkpoint", checkpoint), "must be of a network with scale-invariant layers")
+    refused(run("explain", digit, "--checkpoint", photos["own"]), "`model` must be given", "of your own (Sequential)")
+    refused(run("explain", digit, "--checkpoint", photos["unet"], "--data-dir", tmp_path), "`data_dir` must be given")
     refused(run("explain", digit, "--checkpoint", weights["pixels"]), "`checkpoint` must be of one of", "'pixels'")
     refused(run("explain", digit, "--checkpoint", digit), "`checkpoint` must hold the weights of a finished run")
     refused(run("explain", digit, "--checkpoint", tmp_path / "none"), "cannot read the checkpoint")
     refused(run("explain", digit, "--checkpoint", ours, "--out", "seen.txt"), "`out` must end in .png or .svg")
 
 
+def test_the_state_of_an_unfinished_run_is_one_line(run, digit, photos, tmp_path):
+    """It has the weights by other names, beside those of the optimiser."""
+    found, path = load_checkpoint(photos["convnet"]), tmp_path / "unfinished.safetensors"
+    renamed = {f"network.{name}": tensor for name, tensor in found.tensors.items()}
+    write_checkpoint(path, Checkpoint(found.run, found.history, renamed))
+    refused(run("explain", digit, "--checkpoint", path), "weights that scaleconv train --data has written")
+
+
 def test_a_dense_prediction_is_described_by_shares_of_the_pixels():
     labels = torch.tensor([[10, 10], [10, 4]])
     found = Explanation(labels, torch.tensor([[0.5, 0.5], [1.0, 1.0]]), {})
-    assert describe(found) == "background 75.0 %, class 4 25.0 % of the pixels, mean confidence 75.0 %"
+    classes = (*"0123456789", "background")
+    words = "class background 75.0 %, class 4 25.0 % of the pixels, mean confidence 75.0 %"
+    assert describe(found, classes) == words
 
 
 def test_scenes_are_drawn_where_the_weights_of_both_networks_are(tmp_path):

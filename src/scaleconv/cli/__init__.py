@@ -297,11 +297,11 @@ def compare(
 
 
 @app.command(
-    epilog="Example: scaleconv explain digit.png --checkpoint results/train/weights/si_convnet-fold0-seed0.safetensors"
+    epilog="Example: scaleconv explain photo.jpg --checkpoint results/train/weights/converted-fold0-seed0.safetensors"
 )
 def explain(
-    image: Annotated[Path, typer.Argument(help="A PNG, JPEG, BMP or WebP, in grey for networks of digits.")],
-    checkpoint: Annotated[Path, typer.Option(help="Weights of a finished run, as `scaleconv train` leaves them.")],
+    image: Annotated[Path, typer.Argument(help="A PNG, JPEG, BMP or WebP.")],
+    checkpoint: Annotated[Path, typer.Option(help="Weights of a finished run, as `train` and `compare` leave them.")],
     out: Annotated[Path, typer.Option(help="Picture to write, ending in .png or .svg.")] = Path("explanation.png"),
     data_dir: DataDir = None,
 ) -> None:
@@ -309,17 +309,15 @@ def explain(
 
     That is its prediction, and for each layer which scale won, and by what response.
     """
-    from scaleconv.data import read_image
-    from scaleconv.experiments.explanation import describe, draw_explanation, explain_image, load_network
-    from scaleconv.experiments.train import DigitStore
+    from scaleconv.experiments.explanation import describe, draw_explanation, load_trained
 
     if out.suffix not in (".png", ".svg"):
         raise ValueError(f"`out` must end in .png or .svg, got {out}")
-    network, run = load_network(checkpoint)
-    pixels = read_image(image)
-    found = explain_image(network, run, pixels, DigitStore("cpu", data_dir))
-    typer.echo(f"{image}: {describe(found)}")
-    draw_explanation(pixels, found, f"{image.name}: {describe(found)}", [out])
+    trained = load_trained(checkpoint, data_dir)
+    pixels, classes = trained.read(image), trained.network.classes
+    found = trained.explain(pixels)
+    typer.echo(f"{image}: {describe(found, classes)}")
+    draw_explanation(pixels, found, classes, f"{image.name}: {describe(found, classes)}", [out])
     typer.echo(out)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-data_app = typer.Typer(no_args_is_help=True, help="The digits, and sets of scaled digits.", rich_markup_mode=None)
+data_app = typer.Typer(no_args_is_help=True, help="The digits, and what is made of them.", rich_markup_mode=None)
 
 DataDir = Annotated[
     Path | None,
@@ -98,6 +98,22 @@ def export(
         write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
     things = "scenes of digits" if task == "segmentation" else "digits"
     typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
+
+
+@data_app.command(epilog="Example: scaleconv data cifar10 cifar/test --data-dir cifar-10-batches-bin --part test")
+def cifar10(
+    path: Annotated[Path, typer.Argument(help="Folder to write; it must not be there yet.")],
+    data_dir: Annotated[Path, typer.Option(help="Directory of the binary batches, data_batch_1.bin and so on.")],
+    part: Annotated[str, typer.Option(help="train or test.")] = "train",
+    count: Annotated[int | None, typer.Option(help="Write the first images only. Default: all.")] = None,
+) -> None:
+    """Write the images of CIFAR-10 as PNGs by class."""
+    from scaleconv.data import read_cifar10, write_images
+    from scaleconv.data.cifar import CLASSES
+
+    images, labels = read_cifar10(data_dir, part, count)
+    write_images(images, labels, CLASSES, path)
+    typer.echo(f"{path}: {len(images)} images of {len(CLASSES)} classes")
 
 
 @data_app.command(epilog="Example: scaleconv data preview sheet.png --scales list:0.3,0.6,1")

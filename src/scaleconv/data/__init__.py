@@ -6,11 +6,12 @@ try:
 except ImportError as error:
     raise ImportError(f"scaleconv.data needs {error.name}: pip install 'scaleconv[experiments]'") from None
 
+from .cifar import read_cifar10
 from .digits import Digits, embedded_digits, load_digits
-from .folders import ImageFolder, read_folder, write_folder
+from .folders import ImageFolder, read_folder, write_folder, write_images
 from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
-from .loading import ImageData, load_folder
-from .masks import read_image, read_mask, read_masked_images, write_scenes
+from .loading import ImageData, load_folder, read_image
+from .masks import read_mask, read_masked_images, write_scenes
 from .preview import write_preview
 from .scaled import cut_off, make_scaled
 from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
@@ -53,6 +54,7 @@ __all__ = [
     "make_split",
     "paper_folds",
     "parse_scales",
+    "read_cifar10",
     "read_folder",
     "read_image",
     "read_mask",
@@ -62,6 +64,7 @@ __all__ = [
     "scalar_mean",
     "subtract_mean",
     "write_folder",
+    "write_images",
     "write_preview",
     "write_scenes",
     "write_set",

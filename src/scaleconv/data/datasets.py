@@ -38,13 +38,12 @@ class Dataset:
     folders: tuple[str, ...]
 
 
-def _files(checksums: tuple[str, str, str, str], packed: bool = False) -> dict[str, tuple[IdxFile, IdxFile]]:
-    """The four files; the checksums are those of train images, train labels, test images, test labels."""
-    key = "packed_md5" if packed else "md5"
+def _files(checksums: tuple[str, str, str, str]) -> dict[str, tuple[IdxFile, IdxFile]]:
+    """The four files; the checksums are those of train images, train labels, test images, test labels, unpacked."""
     files: dict[str, tuple[IdxFile, IdxFile]] = {}
     for part, stem, count, md5s in (("train", "train", 60_000, checksums[:2]), ("test", "t10k", 10_000, checksums[2:])):
-        images = IdxFile(f"{stem}-images-idx3-ubyte", (count, 28, 28), **{key: md5s[0]})
-        labels = IdxFile(f"{stem}-labels-idx1-ubyte", (count,), **{key: md5s[1]})
+        images = IdxFile(f"{stem}-images-idx3-ubyte", (count, 28, 28), md5s[0])
+        labels = IdxFile(f"{stem}-labels-idx1-ubyte", (count,), md5s[1])
         files[part] = (images, labels)
     return files
 
@@ -68,18 +67,16 @@ MNIST = Dataset(
     folders=("mnist", "MNIST/raw", "."),
 )
 
-# Zalando publishes the checksums of the gzipped files only.
 FASHION = Dataset(
     name="fashion",
     title="Fashion-MNIST",
     files=_files(
         (
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
-        ),
-        packed=True,
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
+        )
     ),
     mirrors=(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",

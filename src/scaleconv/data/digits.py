@@ -199,8 +199,7 @@ def _read(path: Path, file: IdxFile, dataset: Dataset) -> IdxData:
         return read_idx(path, file)
     except ChecksumError as error:
         for other in DATASETS.values():
-            known = {f.md5 or f.packed_md5 for pair in other.files.values() for f in pair}
-            if error.checksums & known:
+            if error.md5 in {file.md5 for pair in other.files.values() for file in pair}:
                 raise OtherDatasetError(
                     f"{path} is a file of {other.title}, not the one of {dataset.title}: "
                     f"name the directory that holds {dataset.title} (--data-dir or ${VARIABLE})"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from .scales import raw_stream
 from .sets import ScaledSet
@@ -216,13 +217,22 @@ def write_folder(scaled: ScaledSet, root: str | os.PathLike[str]) -> Path:
     Raises:
         ValueError: there is something of that name already.
     """
-    image = import_pillow()
+    return write_images((scaled.images * 255).round().byte(), scaled.labels, "0123456789", root)
+
+
+def write_images(images: Tensor, labels: Tensor, classes: Sequence[str], root: str | os.PathLike[str]) -> Path:
+    """Write images (N, C, H, W) uint8 as `write_folder` does; `classes` are the names of the labels.
+
+    Raises:
+        ValueError: there is something of that name already.
+    """
+    pillow = import_pillow()
     with new_folder(root) as part:
-        for label in scaled.labels.unique().tolist():
-            (part / str(label)).mkdir(parents=True)
-        pixels = (scaled.images[:, 0] * 255).round().byte().numpy()
-        for index, (digit, label) in enumerate(zip(pixels, scaled.labels.tolist(), strict=True)):
-            image.fromarray(digit).save(part / str(label) / f"{index:05}.png")
+        for label in labels.unique().tolist():
+            (part / classes[label]).mkdir(parents=True)
+        for index, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+            pixels = image[0] if len(image) == 1 else image.permute(1, 2, 0)
+            pillow.fromarray(pixels.numpy()).save(part / classes[label] / f"{index:05}.png")
     return Path(root)
 
 

@@ -30,14 +30,12 @@ class IdxFile:
     Attributes:
         name: its file name, without `.gz`.
         shape: (count,) for labels, (count, height, width) for images.
-        md5: of the unpacked file, where published.
-        packed_md5: of the gzipped file, where published; used only if `md5` is not known.
+        md5: of the unpacked file, where known.
     """
 
     name: str
     shape: tuple[int, ...]
     md5: str | None = None
-    packed_md5: str | None = None
 
     @property
     def count(self) -> int:
@@ -64,11 +62,11 @@ class IdxData:
 
 
 class ChecksumError(ValueError):
-    """A file with the right header and the wrong contents; `checksums` are its MD5s, unpacked and as stored."""
+    """A file with the right header and the wrong contents; `md5` is that of the unpacked bytes."""
 
-    def __init__(self, message: str, checksums: set[str]) -> None:
+    def __init__(self, message: str, md5: str) -> None:
         super().__init__(message)
-        self.checksums = checksums
+        self.md5 = md5
 
 
 def md5_hex(data: bytes | memoryview) -> str:
@@ -95,19 +93,15 @@ def read_idx(path: Path | Traversable, expected: IdxFile) -> IdxData:
 
 def parse_idx(stored: bytes, path: str, expected: IdxFile) -> IdxData:
     """As `read_idx`, of bytes already read; `path` is for the messages."""
-    packed = stored.startswith(GZIP_MAGIC)
-    data = _unpack(stored, path, expected.nbytes + 1) if packed else stored
+    data = _unpack(stored, path, expected.nbytes + 1) if stored.startswith(GZIP_MAGIC) else stored
     _check_header(data, path, expected)
     md5 = md5_hex(data)
-    found, published = (md5, expected.md5) if expected.md5 or not packed else (md5_hex(stored), expected.packed_md5)
-    if published and found != published:
-        raise ChecksumError(
-            f"{path} is corrupted: its MD5 is {found}, not {published}; {REPLACE}", {md5, md5_hex(stored)}
-        )
+    if expected.md5 and md5 != expected.md5:
+        raise ChecksumError(f"{path} is corrupted: its MD5 is {md5}, not {expected.md5}; {REPLACE}", md5)
     values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(expected.shape)).reshape(expected.shape)
     if len(expected.shape) == 1 and values.size and values.max() > 9:
         raise ValueError(f"{path} is corrupted: it holds the label {values.max()}, and labels are 0 … 9; {REPLACE}")
-    return IdxData(values, md5, verified=bool(published))
+    return IdxData(values, md5, verified=bool(expected.md5))
 
 
 def _unpack(stored: bytes, path: str, most: int) -> bytes:

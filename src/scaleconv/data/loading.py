@@ -30,6 +30,8 @@ from .folders import (
     ImageFolder,
     Size,
     import_pillow,
+    inspect,
+    printable,
     quiet_pillow,
     read_folder,
 )
@@ -298,6 +300,27 @@ def load_folder(
 def check_task(task: str) -> None:
     if task not in TASKS:
         raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {task!r}")
+
+
+def read_image(
+    path: str | os.PathLike[str], channels: int | None = None, size: Size | None = None, fit: str = "crop"
+) -> Tensor:
+    """An image as (C, H, W) float32 in [0, 1], prepared as `load_folder` prepares those of a folder.
+
+    Args:
+        path: the file.
+        channels: 1 or 3; None takes 1 where the image has no colour.
+        size: (height, width); None leaves the image its own.
+        fit: `crop` or `letterbox`, as for `load_folder`.
+
+    Raises:
+        ValueError: the file cannot be read, is no image, is broken, or has more than 67 megapixels.
+        ImportError: Pillow is not installed.
+    """
+    found = inspect(Path(path))
+    if isinstance(found, str):
+        raise ValueError(f"the image {printable(str(path))} {found}")
+    return decode(Path(path), channels or (1 if found.grey else 3), size, fit) / 255
 
 
 def decode(path: Path, channels: int, size: Size | None = None, fit: str = "crop") -> Tensor:

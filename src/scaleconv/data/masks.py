@@ -22,7 +22,6 @@ from torch import Tensor
 
 from .folders import (
     FORMATS,
-    GREY_MODES,
     MOST_PIXELS,
     PURPOSE,
     SUFFIXES,
@@ -44,7 +43,6 @@ from .scenes import Scenes
 
 MASK_SUFFIXES = (".png", ".bmp")  # JPEG changes numbers, and WebP knows colours only
 MASK_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # of P, the numbers and not the colours
-DEEP_WHITE = 65535  # of 16-bit grey
 IGNORE = 255  # in a mask: a pixel without a label
 
 
@@ -130,27 +128,6 @@ def write_scenes(scenes: Scenes, root: str | os.PathLike[str]) -> Path:
             pillow.fromarray(scene).save(part / "images" / f"{index:05}.png")
             pillow.fromarray(mask).save(part / "masks" / f"{index:05}.png")
     return Path(root)
-
-
-def read_image(path: str | os.PathLike[str], channels: int | None = None) -> Tensor:
-    """An image as (C, H, W) float32 in [0, 1], upright; 16-bit grey keeps its depth, and transparency is dropped.
-
-    Args:
-        path: the file.
-        channels: 1 or 3 converts; None keeps grey as one channel and everything else as three.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no image, is broken, or has more than 67 megapixels.
-        ImportError: Pillow is not installed.
-    """
-    with _opened(path) as image:
-        wanted = channels or (1 if image.mode in GREY_MODES else 3)
-        if image.mode.startswith("I"):
-            grey = torch.from_numpy(np.asarray(image, np.float32) / DEEP_WHITE).clamp(0, 1)
-            return grey.expand(wanted, -1, -1).contiguous()
-        pixels = np.asarray(image.convert("L" if wanted == 1 else "RGB"), np.float32) / 255
-    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], wanted)).permute(2, 0, 1).contiguous()
 
 
 def read_mask(path: str | os.PathLike[str]) -> Tensor:

@@ -175,7 +175,12 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> Classi
     file = Path(path)
     found = load_checkpoint(file)
     described, data = found.run.get("network"), found.run.get("data")
-    if not (isinstance(described, dict) and isinstance(data, dict) and "classes" in data):
+    if not (
+        isinstance(described, dict)
+        and isinstance(data, dict)
+        and {"classes", "channels", "size", "fit"} <= data.keys()
+        and {"mean", "std"} <= found.tensors.keys()  # an unfinished run has them by other names
+    ):
         raise ValueError(f"`path` must be weights that scaleconv train --data has written, got {file}")
     if model is None and "variant" not in described:
         raise ValueError(f"`model` must be given for the weights of a network of your own ({described.get('name')})")

@@ -5,18 +5,22 @@ networks labelled them. Numbers come from `scaleconv.explain`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data import BACKGROUND, parse_scales
+from ..data import parse_scales, read_image
+from ..data.folders import Size
 from ..inspection import Explanation, explain
 from ..inspection.explain import LayerView
 from ..models import DENSE
 from ..models import TITLES as NETWORKS
-from .checkpoint import load_checkpoint
+from ..nn import SIConv2d
+from .checkpoint import Checkpoint, load_checkpoint
+from .classifier import Classifier, load
 from .config import Point, Settings, build
 from .figures import make_figure, save_figure
 from .sgd import error_rate
@@ -25,7 +29,66 @@ from .train import DigitStore, Run, compose
 MIXED = parse_scales("uniform:0.4,2.2")  # scales of the digits in the scenes that are drawn
 SHOWN_LAYER = "stages.conv1"  # whose winners are drawn beside the scenes
 INK = "#222222"
-NAMES = {BACKGROUND: "background"}
+COLOURS = 11  # of classes, the last one black: the background of scenes
+DIGITS = tuple("0123456789")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network that a finished run has left, and the images it takes.
+
+    Attributes:
+        network: takes images in [0, 1], and knows the names of the classes.
+        channels: of an image.
+        size: its (height, width); None for any.
+        fit: how an image of another size is brought to it, as for `load_folder`.
+    """
+
+    network: Classifier
+    channels: int
+    size: Size | None
+    fit: str
+
+    def read(self, path: Path) -> Tensor:
+        """An image (C, H, W) in [0, 1], prepared like those the network was trained on."""
+        return read_image(path, self.channels, self.size, self.fit)
+
+    def explain(self, pixels: Tensor) -> Explanation:
+        """What the network made of an image; layers have the names that they have without the `Classifier`."""
+        found = explain(self.network, pixels)
+        return replace(found, layers={name.removeprefix("network."): view for name, view in found.layers.items()})
+
+
+def load_trained(path: Path, data_dir: Path | None = None) -> Trained:
+    """The network of a finished run: one of the paper's, or one that was trained on a folder of images.
+
+    Args:
+        path: its file of weights.
+        data_dir: directory of the digits, for a network of the paper, if they are not the embedded ones.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, or of no network with a scale-invariant layer.
+    """
+    found = _read(path)
+    data = found.run.get("data")
+    if isinstance(data, dict):
+        if data_dir:
+            raise ValueError(f"`data_dir` must be given with networks of digits only, got {data_dir} and {path}")
+        trained = Trained(load(path), data["channels"], tuple(data["size"]) if data["size"] else None, data["fit"])
+    else:
+        trained = _of_digits(*load_network(path), DigitStore("cpu", data_dir))
+    if not any(isinstance(layer, SIConv2d) for layer in trained.network.modules()):
+        raise ValueError(f"`checkpoint` must be of a network with scale-invariant layers, got {path}, which has none")
+    return trained
+
+
+def _of_digits(network: nn.Module, run: Run, store: DigitStore) -> Trained:
+    """A network of the paper, from whose images the mean of its training pixels is subtracted."""
+    data, dense = run.settings.data, run.model in DENSE
+    classes = (*DIGITS, "background") if dense else DIGITS
+    classifier = Classifier(network, (store.of(data, run.fold).mean,), (1.0,), classes)
+    return Trained(classifier, 1, None if dense else (data.size, data.size), "crop")
 
 
 def load_network(path: Path) -> tuple[nn.Module, Run]:
@@ -35,11 +98,7 @@ def load_network(path: Path) -> tuple[nn.Module, Run]:
         OSError: the file cannot be read.
         ValueError: it is damaged, or of no network.
     """
-    refusal = f"`checkpoint` must hold the weights of a finished run, from its folder weights, got {path}"
-    try:
-        found = load_checkpoint(path)
-    except ValueError:  # its message says to delete the file, which may be anything here
-        raise ValueError(f"{refusal}, which is damaged or something else") from None
+    found = _read(path)
     model = found.run.get("model")
     if model not in NETWORKS:
         raise ValueError(f"`checkpoint` must be of one of {', '.join(NETWORKS)}, got {model!r} in {path}")
@@ -48,48 +107,46 @@ def load_network(path: Path) -> tuple[nn.Module, Run]:
     network = run.network()
     wanted, held = ({name: each.shape for name, each in t.items()} for t in (network.state_dict(), found.tensors))
     if wanted != held:
-        raise ValueError(refusal)
+        raise ValueError(_refusal(path))
     network.load_state_dict(found.tensors)
     return network, run
 
 
-def explain_image(network: nn.Module, run: Run, pixels: Tensor, store: DigitStore) -> Explanation:
-    """Explain an image (C, H, W) in [0, 1], from which the mean of the training pixels is subtracted.
-
-    Raises:
-        ValueError: the image does not fit the network, or the network has no scale-invariant layer.
-    """
-    data = run.settings.data
-    if run.model not in DENSE and tuple(pixels.shape[1:]) != (data.size, data.size):
-        got = "×".join(map(str, pixels.shape[1:]))
-        raise ValueError(f"`image` must be {data.size}×{data.size} for {NETWORKS[run.model]}, got {got}")
-    return explain(network, pixels - store.of(data, run.fold).mean)
+def _read(path: Path) -> Checkpoint:
+    try:
+        return load_checkpoint(path)
+    except ValueError:  # its message says to delete the file, which may be anything here
+        raise ValueError(f"{_refusal(path)}, which is damaged or something else") from None
 
 
-def describe(found: Explanation) -> str:
+def _refusal(path: Path) -> str:
+    return f"`checkpoint` must hold the weights of a finished run, from its folder weights, got {path}"
+
+
+def describe(found: Explanation, classes: Sequence[str]) -> str:
     """The prediction in words.
 
     Example:
-        >>> describe(Explanation(torch.tensor(7), torch.tensor(0.91234), {}))
-        'class 7, confidence 91.2 %'
+        >>> describe(Explanation(torch.tensor(1), torch.tensor(0.91234), {}), ("cat", "dog"))
+        'class dog, confidence 91.2 %'
     """
     if found.prediction.dim() == 0:
-        return f"class {int(found.prediction)}, confidence {100 * float(found.confidence):.1f} %"
-    classes, counts = found.prediction.unique(return_counts=True)
-    shares = {
-        NAMES.get(int(c), f"class {int(c)}"): 100 * int(n) / found.prediction.numel()
-        for c, n in zip(classes, counts, strict=True)
-    }
-    parts = [f"{name} {share:.1f} %" for name, share in sorted(shares.items(), key=lambda entry: -entry[1])]
+        return f"class {classes[int(found.prediction)]}, confidence {100 * float(found.confidence):.1f} %"
+    numbers, counts = found.prediction.unique(return_counts=True)
+    shares = {classes[c]: 100 * n / found.prediction.numel() for c, n in zip(numbers, counts.tolist(), strict=True)}
+    parts = [f"class {name} {share:.1f} %" for name, share in sorted(shares.items(), key=lambda entry: -entry[1])]
     return f"{', '.join(parts)} of the pixels, mean confidence {100 * float(found.confidence.mean()):.1f} %"
 
 
-def draw_explanation(pixels: Tensor, found: Explanation, title: str, paths: Sequence[Path]) -> None:
+def draw_explanation(
+    pixels: Tensor, found: Explanation, classes: Sequence[str], title: str, paths: Sequence[Path]
+) -> None:
     """A row for the image, its prediction and its pyramid; a row for each layer: its winners, and its levels.
 
     Args:
         pixels: (C, H, W) in [0, 1].
         found: of these pixels.
+        classes: their names.
         title: above it.
         paths: their endings name the formats, such as `.png`.
 
@@ -104,7 +161,7 @@ def draw_explanation(pixels: Tensor, found: Explanation, title: str, paths: Sequ
     for axis in axes.flat:
         axis.set_axis_off()
     _show_image(axes[0, 0], pixels, "image")
-    _show_prediction(axes[0, 1], found)
+    _show_prediction(axes[0, 1], found, classes)
     extent = _largest(level.image for level in first.levels)
     for axis, level in zip(axes[0, 2:], first.levels, strict=False):
         _show_image(axis, _as_picture(level.image), f"×{level.scale:.3g}", extent)
@@ -124,7 +181,7 @@ def draw_explanation(pixels: Tensor, found: Explanation, title: str, paths: Sequ
             _centre(axis, level.response, extent)
             axis.set_title(f"response at ×{level.scale:.3g}", fontsize=8, color=INK)
     _scale_bar(figure, shown, first, axes[:, -1])
-    save_figure(figure, title, "", paths)
+    save_figure(figure, title.replace("$", r"\$"), "", paths)  # names of files and classes are no formulas
 
 
 def draw_predictions(
@@ -198,22 +255,29 @@ def _show_image(axis: Any, pixels: Tensor, title: str, extent: tuple[int, int] |
         _centre(axis, shown, extent)
 
 
-def _show_prediction(axis: Any, found: Explanation) -> None:
-    if found.prediction.dim():
-        return _show_labels(axis, found.prediction, f"prediction, {100 * float(found.confidence.mean()):.0f} % sure")
-    axis.set_box_aspect(1)
-    axis.text(0.5, 0.55, str(int(found.prediction)), fontsize=44, ha="center", va="center", color=INK)
-    axis.text(0.5, 0.1, f"{100 * float(found.confidence):.1f} % sure", fontsize=8, ha="center", color=INK)
-    axis.set_title("prediction", fontsize=8, color=INK)
-    return None
+def _show_prediction(axis: Any, found: Explanation, classes: Sequence[str]) -> None:
+    """The class in large letters, or the labels of the pixels, each named at the middle of its pixels."""
+    if not found.prediction.dim():
+        name = classes[int(found.prediction)]
+        axis.set_box_aspect(1)
+        size = max(6, min(44, 160 / len(name)))  # points, so that the name is as wide as its axis at most
+        axis.text(0.5, 0.55, name, fontsize=size, ha="center", va="center", color=INK, parse_math=False)
+        axis.text(0.5, 0.1, f"{100 * float(found.confidence):.1f} % sure", fontsize=8, ha="center", color=INK)
+        axis.set_title("prediction", fontsize=8, color=INK)
+        return
+    _show_labels(axis, found.prediction, f"prediction, {100 * float(found.confidence.mean()):.0f} % sure")
+    for number in found.prediction.unique().tolist():
+        places = (found.prediction == number).nonzero().float()
+        y, x = places[(places - places.mean(0)).square().sum(1).argmin()].tolist()  # a pixel of the class
+        axis.text(x, y, classes[number], fontsize=7, ha="center", va="center", color="white", parse_math=False)
 
 
 def _show_labels(axis: Any, labels: Tensor, title: str) -> None:
-    """A colour for each class, named where the class is; the background is black."""
+    """A colour for each class; the eleventh is black."""
     from matplotlib.colors import ListedColormap
 
-    colours = ListedColormap([f"C{number}" for number in range(10)] + ["#111111"])
-    axis.imshow(labels.cpu().numpy(), cmap=colours, vmin=0, vmax=10, interpolation="nearest")
+    colours = ListedColormap([f"C{number}" for number in range(COLOURS - 1)] + ["#111111"])
+    axis.imshow((labels % COLOURS).cpu().numpy(), cmap=colours, vmin=0, vmax=COLOURS - 1, interpolation="nearest")
     axis.set_title(title, fontsize=8, color=INK)
     axis.set_axis_off()
 
