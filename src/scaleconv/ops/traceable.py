@@ -25,7 +25,7 @@ def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings
     """
     one, axes = settings.identity, images.ndim - 2
     convolve = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
-    # As much of the padding as can be is left to the convolution, so that scale 1 has the bits of Conv2d, gradients too.
+    # The convolution pads as far as it can, so that scale 1 has the bits of Conv2d, in its gradients too.
     sides = [settings.padding[2 * axis : 2 * axis + 2] for axis in range(axes)]
     call = (settings.stride, [min(pair) for pair in sides], settings.dilation, settings.groups)
     around = [number - min(pair) for pair in reversed(sides) for number in pair]
