@@ -4,7 +4,7 @@ STAMP := .venv/installed
 TESTABLE := .venv/testable
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test test-browser fuzz docs reproduce release
+.PHONY: install test test-browser test-matrix fuzz docs reproduce audit release
 
 install: $(STAMP)
 
@@ -31,6 +31,10 @@ test-browser: install
 	@test -e build/node_modules/axe-core || echo "no axe-core: npm install --prefix build axe-core"
 	$(BIN)/pytest -m browser -rs tests/demo
 
+# Other versions of torch and Python, where the registry has small builds of them; says what it could not get.
+test-matrix:
+	.ci/matrix
+
 # Drawn calls against references in float64: make fuzz CASES=100000 SEED=1
 CASES ?= 10000
 SEED ?= 0
@@ -43,10 +47,19 @@ docs: $(TESTABLE)
 reproduce: install
 	$(BIN)/scaleconv reproduce table1 --preset quick
 
-# Builds dist/ and tries both files as a user would: in an environment with torch alone, away from the sources.
+# Known vulnerabilities of the pinned packages; strict, because what the registry has no data on is else passed over.
+audit: install
+	$(BIN)/python $(PIP) -e '.[release]'
+	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
+
+# Builds dist/ twice, to the same bytes, and tries both files as a user would: in an environment with torch alone, away
+# from the sources. Lists the packages of that environment (CycloneDX) beside the files.
 release: install
 	rm -rf build dist
-	$(BIN)/python -m build --outdir dist
+	$(BIN)/python $(PIP) -e '.[release]'
+	.ci/build dist
+	.ci/build build/again
+	diff -r dist build/again
 	$(PYTHON) -m venv build/clean
 	build/clean/bin/python $(PIP) dist/*.whl
 	cd build && clean/bin/python -W ignore -c "$$LAYER_ALONE"
@@ -54,6 +67,9 @@ release: install
 	build/clean/bin/python $(PIP) --force-reinstall --no-deps dist/*.tar.gz
 	build/clean/bin/python $(PIP) "$$(ls $(CURDIR)/dist/*.whl)[experiments]"
 	cd build && clean/bin/scaleconv data info
+	cp tests/typing_user.py build
+	cd build && ../$(BIN)/mypy --strict --config-file= --python-executable clean/bin/python typing_user.py
+	$(BIN)/cyclonedx-py environment build/clean/bin/python --output-file dist/sbom.json
 
 define LAYER_ALONE
 import torch, scaleconv

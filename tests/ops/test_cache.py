@@ -134,6 +134,15 @@ def test_layers_that_fit_make_their_matrices_once():
     assert len(SPARSE_MAPS) == 2 * kept
 
 
+@pytest.mark.parametrize("channels", [2, 16])
+def test_what_a_batch_of_any_size_needs_counts_towards_the_bound(channels):
+    _, weight, bias = tensors_of((1, channels, 9, 8), (3, channels, 3, 3))
+    resize_cache(2**20)
+    for images in (1, 64, 1000):
+        si_conv2d(random(images, channels, 9, 8), weight, bias, scales=SCALES)
+        assert 0 < SPARSE_MAPS.nbytes <= 2**20
+
+
 def test_a_cache_of_zero_bytes_keeps_nothing_and_calls_stay_right():
     images, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
     expected = si_conv2d(images, weight, bias, scales=SCALES)

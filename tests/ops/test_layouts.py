@@ -146,6 +146,34 @@ def test_values_near_the_largest_float_stay_right(shape, weight_shape, call):
     assert_close(output / 1e37, expected / 1e37, torch.float32)
 
 
+@pytest.mark.parametrize(("shape", "weight_shape", "call"), SEEN_BY.values(), ids=SEEN_BY)
+def test_a_pixel_that_overflows_changes_only_the_outputs_that_see_it(shape, weight_shape, call):
+    scales, pixel = (0.63, 1, 1.37, 2), (0, 0, 3, 4)
+    images, weight, bias = tensors_of(shape, weight_shape, dtype=torch.float32)
+    weight = weight.abs() + 2  # so that the sum is larger than any float, wherever scale 1 shows all of the pixel
+    clean = si_conv2d(images, weight, bias, **call, scales=scales)
+    images[pixel] = 3e38
+    output = si_conv2d(images, weight, bias, **call, scales=scales)
+    unseen = sees(shape, weight_shape, call, pixel, scales) == 0
+    assert torch.equal(output[unseen], clean[unseen])
+    plain = torch.nn.functional.conv2d(images, weight, bias, **call)
+    assert plain.isinf().any()
+    assert output[plain.isinf()].isinf().all()
+    assert not output.isnan().any()
+
+
+@pytest.mark.parametrize(("shape", "weight_shape", "call"), SEEN_BY.values(), ids=SEEN_BY)
+def test_denormals_are_not_taken_for_zero(shape, weight_shape, call):
+    images, weight, _ = tensors_of(shape, weight_shape, dtype=torch.float32)
+    images = 1e-40 * images
+    output = si_conv2d(images, weight, **call)
+    expected = si_conv2d(images.double(), weight.double(), **call)
+    assert 0 < expected.abs().max() < torch.finfo(torch.float32).smallest_normal
+    # Sums of numbers that are whole multiples of the smallest float, each product rounded to one.
+    step = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
+    assert (output.double() - expected).abs().max() <= 4 * weight[0].numel() * step
+
+
 @pytest.mark.parametrize("channels", [1, 16])
 def test_a_nan_of_any_level_is_kept_and_a_tie_with_it_names_a_level_that_covers(channels):
     images, weight, _ = tensors_of((2, channels, 12, 12), (2, channels, 5, 5), dtype=torch.float32)

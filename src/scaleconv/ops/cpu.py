@@ -1,9 +1,11 @@
 """The four steps around a convolution on a CPU: sample, compete, and their transposes, spread and collect.
 
 `triton.steps` has the same for a GPU. All tensors are (N, H, W, C). Images of many channels are resampled in both axes
-at once by sparse matrices, which are kept; those of few channels, and those cut into bands, one axis after the other.
-A map that mixes the axes always has such a matrix.
+at once by sparse matrices; those of few channels, and those cut into bands, one axis after the other. A map
+that mixes the axes always has a matrix for both. The matrices are kept, up to a number of bytes.
 """
+
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch.nn import functional as F
 from .cache import BoundedCache
 from .plan import Canvas, PlaneStrip
 from .planes import plane_map
-from .resampling import AxisMap, SparseMap, resample, sparse_map
+from .resampling import AxisMap, SparseMap, axis_matrix, resample, sparse_map
 
 MANY_CHANNELS = 16  # from which it is faster to take both axes at once
 SPARSE_MAPS: BoundedCache[SparseMap] = BoundedCache(nbytes=256 * 2**20)
@@ -123,24 +125,34 @@ def _resample(
         if rows.is_identity and columns.is_identity:
             return pixels
         if canvas.band or pixels.shape[3] < MANY_CHANNELS:
-            return resample(pixels, rows, columns)
-    key = (rows, columns, pixels.dtype)
-    found = SPARSE_MAPS.get(key)
-    if found is None:
-        with torch.inference_mode(False), torch.no_grad():
-            found = sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
-        SPARSE_MAPS.put(key, found, found.nbytes)
-    return found(pixels.contiguous())
+            return resample(pixels, rows, columns, _axis_matrix)
+
+    def make() -> SparseMap:
+        return sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
+
+    return _kept((rows, columns, pixels.dtype), make)(pixels.contiguous())
+
+
+def _axis_matrix(axis: AxisMap, images: int, dtype: torch.dtype) -> SparseMap:
+    return _kept((axis, images, dtype), lambda: axis_matrix(axis, images, dtype))
 
 
 def _plane_map(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: torch.dtype) -> SparseMap:
     """The matrix of one step, which gives images of this size."""
-    key = (strip.level, step, dtype)
+
+    def make() -> SparseMap:
+        plane = (strip.sample if step in ("sample", "collect") else strip.align)[1]
+        return plane_map(plane, size, dtype, transpose=step in ("collect", "spread"))
+
+    return _kept((strip.level, step, dtype), make)
+
+
+def _kept(key: Hashable, make: Callable[[], SparseMap]) -> SparseMap:
+    """A matrix from the cache, or made and kept."""
     found = SPARSE_MAPS.get(key)
     if found is None:
         with torch.inference_mode(False), torch.no_grad():
-            plane = (strip.sample if step in ("sample", "collect") else strip.align)[1]
-            found = plane_map(plane, size, dtype, transpose=step in ("collect", "spread"))
+            found = make()
         SPARSE_MAPS.put(key, found, found.nbytes)
     return found
 

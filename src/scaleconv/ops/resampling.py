@@ -7,7 +7,7 @@ decided here.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,22 +64,6 @@ class AxisMap:
         same = torch.arange(len(self), device="cpu").unsqueeze(1)
         return bool(((self.index == same) & (self.weight == 1)).any(1).all())
 
-    def entries(self, images: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """The matrix as CSR, repeated for so many images; that of the last call is kept."""
-        made = self._last.get((images, dtype))
-        if made is None:
-            filled = self.weight != 0
-            first = F.pad(filled.sum(1).cumsum(0), (1, 0))
-            with torch.inference_mode(False), torch.no_grad():
-                made = _for_images(first, self.index[filled], self.weight[filled].to(dtype), self.length, images)
-            self._last.clear()
-            self._last[images, dtype] = made
-        return made
-
-    @cached_property
-    def _last(self) -> dict[tuple[int, torch.dtype], tuple[Tensor, Tensor, Tensor]]:
-        return {}
-
     def dense(self) -> Tensor:
         """The matrix itself, in float64."""
         empty = torch.zeros(len(self), self.length, dtype=torch.float64, device="cpu")
@@ -134,23 +118,6 @@ def linear_map(coordinates: Sequence[float], length: int, support: float = 1.0, 
     return AxisMap(index.clamp(0, length - 1), weight, length)
 
 
-def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
-    """Resample images (N, H, W, C) on a CPU, one axis after the other: (N, h, w, C)."""
-    lines = _resample_rows(pixels, rows).transpose(1, 2)
-    return _resample_rows(lines, columns).transpose(1, 2)
-
-
-def _resample_rows(pixels: Tensor, axis: AxisMap) -> Tensor:
-    """(N, H, W, C) → (N, h, W, C)."""
-    if axis.is_identity:
-        return pixels
-    images, shape = len(pixels), pixels.shape[2:]
-    if images == 0:
-        return pixels.new_zeros((0, len(axis), *shape))
-    result = _weighted_sums(pixels.reshape(images * axis.length, -1), *axis.entries(images, pixels.dtype))
-    return result.view(images, len(axis), *shape)
-
-
 def _for_images(
     first: Tensor, index: Tensor, weight: Tensor, length: int, images: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,7 +138,7 @@ def _weighted_sums(table: Tensor, first: Tensor, index: Tensor, weight: Tensor) 
 
 
 ENTRIES = 2**16  # that are repeated for several images at the most
-MOST_IMAGES = 16
+MOST_IMAGES = 16  # of which both axes are taken at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +222,42 @@ def sparse_map(
     return repeated(size, high * wide, source, first, index.flatten(), weight.flatten().to(dtype))
 
 
-def repeated(size: tuple[int, int], taps: int, source: int, first: Tensor, index: Tensor, weight: Tensor) -> SparseMap:
+def axis_matrix(axis: AxisMap, images: int, dtype: torch.dtype) -> SparseMap:
+    """The map of one axis for a batch of so many images, to which each line across it is a pixel."""
+    filled = axis.weight != 0
+    first = F.pad(filled.sum(1).cumsum(0), (1, 0))
+    weight = axis.weight[filled].to(dtype)
+    return repeated((len(axis), 1), 1, axis.length, first, axis.index[filled], weight, images)
+
+
+def repeated(
+    size: tuple[int, int],
+    taps: int,
+    source: int,
+    first: Tensor,
+    index: Tensor,
+    weight: Tensor,
+    most: int = MOST_IMAGES,
+) -> SparseMap:
     """The matrix of one image for as many as can be taken at a time."""
-    images = max(1, min(ENTRIES // max(1, len(index)), MOST_IMAGES))
+    images = max(1, min(ENTRIES // max(1, len(index)), most))
     return SparseMap(size, taps, source, images, *_for_images(first, index, weight, source, images))
+
+
+Matrix = Callable[[AxisMap, int, torch.dtype], SparseMap]
+
+
+def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap, matrix: Matrix = axis_matrix) -> Tensor:
+    """Resample images (N, H, W, C) on a CPU, one axis after the other: (N, h, w, C). `matrix` may keep what it made."""
+    lines = _resample_rows(pixels, rows, matrix).transpose(1, 2)
+    return _resample_rows(lines, columns, matrix).transpose(1, 2)
+
+
+def _resample_rows(pixels: Tensor, axis: AxisMap, matrix: Matrix) -> Tensor:
+    """(N, H, W, C) → (N, h, W, C)."""
+    if axis.is_identity:
+        return pixels
+    images, shape = len(pixels), pixels.shape[2:]
+    if images == 0:
+        return pixels.new_zeros((0, len(axis), *shape))
+    return matrix(axis, images, pixels.dtype)(pixels).view(images, len(axis), *shape)
