@@ -1,5 +1,7 @@
 """The command `explain`: a prediction in words, a picture of all layers, and one line for what cannot be explained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
@@ -8,6 +10,7 @@ from helpers.command import refused
 from scaleconv import Explanation
 from scaleconv.data import Fixed, embedded_digits, make_set
 from scaleconv.experiments import load_experiment, run_experiment
+from scaleconv.experiments.checkpoint import load_checkpoint, write_checkpoint
 from scaleconv.experiments.explanation import describe, draw_predictions, load_network
 
 
@@ -62,6 +65,24 @@ def test_what_cannot_be_explained_is_one_line(run, digit, weights, tmp_path):
     refused(run("explain", digit, "--checkpoint", digit), "`checkpoint` must hold the weights of a finished run")
     refused(run("explain", digit, "--checkpoint", tmp_path / "none"), "cannot read the checkpoint")
     refused(run("explain", digit, "--checkpoint", ours, "--out", "seen.txt"), "`out` must end in .png or .svg")
+
+
+FORGED = {
+    "no config": {"config": None},
+    "fold": {"fold": "x"},
+    "model": {"model": ["convnet"]},
+    "hidden": {"config": {"network": {"hidden": 10**13}}},
+    "maps": {"config": {"network": {"maps": [10**18, 10**18]}}},
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+def test_weights_that_describe_no_network_are_refused_by_name_and_without_its_memory(change, weights, tmp_path):
+    found = load_checkpoint(weights["si_convnet"])
+    path = tmp_path / "forged.safetensors"
+    write_checkpoint(path, replace(found, run={**found.run, **change}))
+    with pytest.raises(ValueError, match=r"`checkpoint` must .*forged.safetensors"):
+        load_network(path)
 
 
 def test_a_dense_prediction_is_described_by_shares_of_the_pixels():

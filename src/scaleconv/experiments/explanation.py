@@ -5,6 +5,7 @@ networks labelled them. Numbers come from `scaleconv.explain`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from ..inspection import Explanation, explain
 from ..inspection.explain import LayerView
 from ..models import DENSE
 from ..models import TITLES as NETWORKS
-from .checkpoint import load_checkpoint
-from .config import Point, Settings, build
+from .checkpoint import load_checkpoint, make_fitting
+from .config import Point, Settings, brief, build
 from .figures import make_figure, save_figure
 from .sgd import error_rate
 from .train import DigitStore, Run, compose
@@ -26,6 +27,16 @@ MIXED = parse_scales("uniform:0.4,2.2")  # scales of the digits in the scenes th
 SHOWN_LAYER = "stages.conv1"  # whose winners are drawn beside the scenes
 INK = "#222222"
 NAMES = {BACKGROUND: "background"}
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A run as the file of its weights describes it."""
+
+    model: str
+    fold: int
+    seed: int
+    config: Settings
 
 
 def load_network(path: Path) -> tuple[nn.Module, Run]:
@@ -41,16 +52,14 @@ def load_network(path: Path) -> tuple[nn.Module, Run]:
     except ValueError:  # its message says to delete the file, which may be anything here
         raise ValueError(f"{refusal}, which is damaged or something else") from None
     model = found.run.get("model")
-    if model not in NETWORKS:
-        raise ValueError(f"`checkpoint` must be of one of {', '.join(NETWORKS)}, got {model!r} in {path}")
-    settings = build(Settings, found.run["config"], f"the settings of {path}")
-    run = Run(model, Point(settings), found.run["fold"], found.run["seed"])
-    network = run.network()
-    wanted, held = ({name: each.shape for name, each in t.items()} for t in (network.state_dict(), found.tensors))
-    if wanted != held:
-        raise ValueError(refusal)
-    network.load_state_dict(found.tensors)
-    return network, run
+    if not (isinstance(model, str) and model in NETWORKS):
+        raise ValueError(f"`checkpoint` must be of one of {', '.join(NETWORKS)}, got {brief(repr(model))} in {path}")
+    try:
+        described = build(_Described, found.run, "its run")
+        run = Run(model, Point(described.config), described.fold, described.seed)
+        return make_fitting(path, found.tensors, run.network), run
+    except ValueError as error:
+        raise ValueError(f"{refusal} ({brief(error)})") from None
 
 
 def explain_image(network: nn.Module, run: Run, pixels: Tensor, store: DigitStore) -> Explanation:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from ..data.atomic import atomic_path
-from .config import TITLES, Settings, build, sections
+from .config import TITLES, Settings, brief, build, sections
 
 DIGITS, LOSS_DIGITS, TIME_DIGITS = 6, 5, 3  # significant digits of a number, of a loss and of an epoch's seconds
 COLUMNS = ("epoch", "train_loss", "seconds", "tested", "test_error")  # of a history
@@ -138,7 +138,9 @@ def read_record(path: Path) -> Record:
         if record.name != path.name:
             raise ValueError(f"it is of {record.name.removesuffix('.json')}")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path} is not a valid record ({error}): delete it and run the experiment again") from None
+        raise ValueError(
+            f"{path} is not a valid record ({brief(error)}): delete it and run the experiment again"
+        ) from None
     except OSError as error:
         raise type(error)(f"cannot read the record {path} ({error.strerror})") from None
     return record
@@ -246,6 +248,8 @@ def _check_consistency(record: Record) -> None:
     """Refuse a record whose parts contradict each other, or lack what tables are made of."""
     if not isinstance(record.environment.get("device"), str):
         raise ValueError("`environment` must name the device")
+    if record.runs_together < 1:
+        raise ValueError(f"`runs_together` must be at least 1, got {record.runs_together}")
     if record.test_error is None and not record.series:
         raise ValueError("`test_error` must be there where no `series` is")
     if any(len(series.x) != len(series.y) for series in record.series.values()):
