@@ -85,7 +85,7 @@ def test_a_fault_of_a_reader_is_found(module, name, fault, check, monkeypatch, t
     files.whole_set()
     monkeypatch.setattr(module, name, fault)
     found = 0
-    for number in range(60):
+    for number in range(300):
         (folder := tmp_path / str(number)).mkdir()
         try:
             check(cases.Random(f"fault {number}"), folder)

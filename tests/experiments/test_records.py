@@ -150,7 +150,8 @@ DAMAGE = {
         lambda text: changed(text, config={"data": 3, "network": {}, "training": {}}),
         "must be a table, got 3",
     ),
-    "together": (lambda text: changed(text, runs_together=0), "`runs_together` must be at least 1, got 0"),
+    "together": (lambda text: changed(text, runs_together=0), "`runs_together` must be from 1 to 1000, got 0"),
+    "all together": (lambda text: changed(text, runs_together=10**400), "`runs_together` must be from 1 to 1000"),
     "large": (lambda text: changed(text, seconds=10**400), "`seconds` in the record must be float, got 1000"),
     "device": (lambda text: changed(text, environment={}), "`environment` must name the device"),
 }

@@ -486,7 +486,7 @@ def build(kind: type[T], table: Any, where: str) -> T:
     try:
         return kind(**values)
     except (ValueError, TypeError) as error:  # a value breaks a rule of the dataclass
-        raise ValueError(f"{error}, in {where}") from None
+        raise ValueError(f"{brief(error)}, in {where}") from None
 
 
 def brief(reason: object) -> str:

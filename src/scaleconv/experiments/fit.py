@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from ..data.atomic import remove_leftovers
 from ..data.loading import ImageData, Order, load_folder
 from ..models.images import check_count
 from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
@@ -35,7 +36,6 @@ from .records import (
     describe_environment,
     read_record,
     record_name,
-    remove_leftovers,
     write_record,
     writing,
 )

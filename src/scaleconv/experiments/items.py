@@ -139,7 +139,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 def _with_preset(item: str, preset: str) -> Table:
     table, presets = _read(item)
     if preset not in presets:
-        raise ValueError(f"`preset` must be one of {', '.join(presets)}, got {preset!r}, in {item}.toml")
+        raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {item}.toml")
     return _merge(table, presets[preset])
 
 
