@@ -4,7 +4,7 @@ STAMP := .venv/installed
 TESTABLE := .venv/testable
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test test-browser fuzz docs reproduce release
+.PHONY: install test test-browser fuzz faults docs reproduce release
 
 install: $(STAMP)
 
@@ -31,11 +31,16 @@ test-browser: install
 	@test -e build/node_modules/axe-core || echo "no axe-core: npm install --prefix build axe-core"
 	$(BIN)/pytest -m browser -rs tests/demo
 
-# Drawn calls against references in float64: make fuzz CASES=100000 SEED=1
+# Drawn calls against references in float64, or damaged files: make fuzz CASES=100000 SEED=1, make fuzz ROOM=files
+ROOM ?= calls
 CASES ?= 10000
 SEED ?= 0
 fuzz: install
-	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) --seed $(SEED)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --room $(ROOM) --cases $(CASES) --seed $(SEED)
+
+# Commands ended at 200 random moments and started again, full disks, two processes on one folder.
+faults: install
+	PYTHONPATH=tests $(BIN)/python -m fuzz.faults --seed $(SEED)
 
 docs: $(TESTABLE)
 	$(BIN)/mkdocs build --strict
