@@ -4,7 +4,7 @@ STAMP := .venv/installed
 TESTABLE := .venv/testable
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test test-browser test-matrix fuzz docs reproduce audit release
+.PHONY: install test test-browser test-matrix fuzz faults docs reproduce audit release
 
 install: $(STAMP)
 
@@ -35,11 +35,16 @@ test-browser: install
 test-matrix:
 	.ci/matrix
 
-# Drawn calls against references in float64: make fuzz CASES=100000 SEED=1
+# Drawn calls against references in float64, or damaged files: make fuzz CASES=100000 SEED=1, make fuzz ROOM=files
+ROOM ?= calls
 CASES ?= 10000
 SEED ?= 0
 fuzz: install
-	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) --seed $(SEED)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --room $(ROOM) --cases $(CASES) --seed $(SEED)
+
+# Commands ended at 200 random moments and started again, full disks, two processes on one folder.
+faults: install
+	PYTHONPATH=tests $(BIN)/python -m fuzz.faults --seed $(SEED)
 
 docs: $(TESTABLE)
 	$(BIN)/mkdocs build --strict

@@ -1,13 +1,16 @@
-"""A few hundred drawn calls in every run; `make fuzz` draws as many as asked for."""
+"""A few hundred drawn calls and damaged files in every run; `make fuzz` draws as many as asked for."""
 
 from collections import Counter
+from unittest import mock
 
 import pytest
 import torch
 
-from fuzz import cases
+from fuzz import cases, files, rooms
 from helpers.loops import aligned_by_loops, tensors_of
 from helpers.tolerance import assert_close
+from scaleconv.data import sets
+from scaleconv.experiments import checkpoint, records
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")  # of conv2d itself
@@ -56,3 +59,44 @@ def test_a_fault_of_the_layer_is_found(fault, monkeypatch):
         except AssertionError as error:
             found += fault in str(error)
     assert found >= 5
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_damaged_files_are_refused_by_name_or_read_as_if_whole(part):
+    passed = Counter(files.run(0, number) for number in range(75 * part, 75 * part + 75))
+    assert passed.total() == 75
+    assert set(passed) >= {"idx", "record", "checkpoint", "set", "item", "image"}
+
+
+FAULTS = {
+    "a record's checksum is not checked": (records, "checksum", lambda *_: mock.ANY, files.check_record),
+    "a checkpoint's checksum is not checked": (checkpoint, "_checksum", lambda *_: mock.ANY, files.check_checkpoint),
+    "a set's layout is not checked": (sets, "_check_layout", lambda *_: None, files.check_set),
+    "a message does not name its file": (records, "brief", lambda _: 1 / 0, files.check_record),
+}
+
+
+@pytest.mark.parametrize(("module", "name", "fault", "check"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_a_reader_is_found(module, name, fault, check, monkeypatch, tmp_path):
+    for number in range(4):
+        files.whole_record(number)
+    for kind in ("plain", "method", "weights", "training"):
+        files.whole_checkpoint(kind)
+    files.whole_set()
+    monkeypatch.setattr(module, name, fault)
+    found = 0
+    for number in range(300):
+        (folder := tmp_path / str(number)).mkdir()
+        try:
+            check(cases.Random(f"fault {number}"), folder)
+        except (AssertionError, ArithmeticError):
+            found += 1
+    assert found >= 1
+
+
+@pytest.mark.parametrize("room", rooms.ROOMS)
+def test_a_worker_process_finds_what_it_runs(room):
+    """Spawned processes do not import the `__main__` of a package."""
+    assert rooms.run_chunk.__module__ == "fuzz.rooms"
+    passed, failed = rooms.run_chunk(room, 0, range(3), "cpu")
+    assert (passed.total(), failed) == (3, {})

@@ -1,13 +1,17 @@
 """Folders of images and masks: what belongs together, and what is left out or refused."""
 
 import os
+import struct
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
+from helpers.folders import write_image
 from scaleconv.data import (
     Fixed,
     embedded_digits,
@@ -189,6 +193,16 @@ def test_an_image_that_would_fill_the_memory_is_refused_by_its_header(tmp_path):
     Image.new("1", (30_000, 30_000)).save(tmp_path / "huge.png")
     with pytest.raises(ValueError, match=r"the image .*huge.png is too large \(more pixels, at most 67,108,864"):
         read_image(tmp_path / "huge.png")
+
+
+@pytest.mark.parametrize("fault", [MemoryError(), struct.error("bad\nlength"), KeyError("mode"), SyntaxError("broken")])
+def test_whatever_pillow_stumbles_over_is_a_refusal_that_names_the_file(tmp_path, monkeypatch, fault):
+    """A chunk that claims gigabytes ends in MemoryError, others in errors of Pillow's parsers."""
+    path = write_image(tmp_path / "photo.png")
+    monkeypatch.setattr(PngImageFile, "load_end", Mock(side_effect=fault))
+    with pytest.raises(ValueError, match=r"cannot read the image .*photo.png \(") as refusal:
+        read_image(path)
+    assert str(refusal.value).isprintable()
 
 
 def test_folders_that_cannot_be_used_are_refused(folder, tmp_path):

@@ -169,6 +169,36 @@ def test_parameters_of_another_version_are_refused(made, tmp_path):
         read_set(path)
 
 
+def rewrite(path, tensors=None, **changes):
+    with safe_open(path, framework="pt") as stored:
+        about = {**stored.metadata(), **changes}
+    save_file({**load_file(path), **(tensors or {})}, path, about)
+
+
+def test_the_same_numbers_in_another_shape_or_type_are_refused(made, tmp_path):
+    """The checksum is of the numbers alone, whatever their shape, and float64 becomes float32 before it."""
+    path = tmp_path / "set.safetensors"
+    for tensors in (
+        {"images": made.images.permute(0, 2, 3, 1).contiguous()},
+        {"images": made.images.double()},
+        {"labels": made.labels[:, None]},
+        {"scales": made.scales.view(2, 20)},
+    ):
+        write_set(made, path)
+        rewrite(path, tensors)
+        with pytest.raises(ValueError, match=r"set.safetensors is damaged .*shapes and types of a set"):
+            read_set(path)
+
+
+@pytest.mark.parametrize("parameters", ["[" * 100_000, "1" * 5000, "[[]]", "{"], ids=["nested", "long", "list", "cut"])
+def test_parameters_that_are_no_table_are_refused_by_name(made, tmp_path, parameters):
+    path = tmp_path / "set.safetensors"
+    write_set(made, path)
+    rewrite(path, parameters=parameters)
+    with pytest.raises(ValueError, match=r"set.safetensors is damaged or not a set"):
+        read_set(path)
+
+
 def test_missing_files_and_wrong_names_are_refused_in_one_line(made, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"cannot read .*No such file") as error:
         read_set(tmp_path / "none.safetensors")

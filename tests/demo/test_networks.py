@@ -59,6 +59,13 @@ def test_the_mean_is_that_of_the_training_pixels():
     assert networks.load_pairs()["digits"].mean == DigitStore("cpu").of(experiment.settings.data, 0).mean
 
 
+@pytest.mark.parametrize("text", ["", "[", '{"digits": 0.1}', '{"digits": 0.1, "scenes": "x"}', "[" * 100_000])
+def test_damaged_means_are_refused_by_name(text, tmp_path):
+    (tmp_path / networks.MEANS).write_text(text)
+    with pytest.raises(ValueError, match=f"{networks.MEANS} does not hold the means"):
+        networks.read_means(tmp_path / networks.MEANS)
+
+
 def test_training_leaves_what_the_page_loads(tmp_path, monkeypatch):
     small = {"data.train": 100, "data.test": 100, "network.maps": [2, 2], "network.hidden": 4, "training.epochs": 1}
     quick = {**small, "data.size": 36, "measure.scales": [1.0], "measure.digits": 20}

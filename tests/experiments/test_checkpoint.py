@@ -90,6 +90,18 @@ def test_tensors_that_would_be_broadcast_are_refused_by_file_and_name(path):
         check_shapes(path, wanted, {**wanted, "weight.c": torch.zeros(1)})
 
 
+def test_tensors_that_would_be_rounded_are_refused_by_file_and_name(path):
+    found = load_checkpoint(path).tensors
+    with pytest.raises(ValueError, match=rf"{path.name} does not fit .*weight.b must be of type torch.float16, got"):
+        check_shapes(path, found, {**found, "weight.b": torch.ones(3).half()})
+
+
+def test_a_run_that_is_no_table_is_refused(path):
+    rewrite(path, sign=True, run="[1]")
+    with pytest.raises(ValueError, match=rf"{path.name} is not a whole checkpoint \(`run` must be a table, got \[1\]"):
+        load_checkpoint(path)
+
+
 def test_no_flipped_bit_of_a_checkpoint_passes(path):
     data, dice = path.read_bytes(), random.Random(0)
     for _ in range(200):

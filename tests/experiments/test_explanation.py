@@ -1,5 +1,7 @@
 """The command `explain`: a prediction in words, a picture of all layers, and one line for what cannot be explained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
@@ -134,6 +136,24 @@ def test_the_state_of_an_unfinished_run_is_one_line(run, digit, photos, tmp_path
     renamed = {f"network.{name}": tensor for name, tensor in found.tensors.items()}
     write_checkpoint(path, Checkpoint(found.run, found.history, renamed))
     refused(run("explain", digit, "--checkpoint", path), "weights that scaleconv train --data has written")
+
+
+FORGED = {
+    "no config": {"config": None},
+    "fold": {"fold": "x"},
+    "model": {"model": ["convnet"]},
+    "hidden": {"config": {"network": {"hidden": 10**13}}},
+    "maps": {"config": {"network": {"maps": [10**18, 10**18]}}},
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+def test_weights_that_describe_no_network_are_refused_by_name_and_without_its_memory(change, weights, tmp_path):
+    found = load_checkpoint(weights["si_convnet"])
+    path = tmp_path / "forged.safetensors"
+    write_checkpoint(path, replace(found, run={**found.run, **change}))
+    with pytest.raises(ValueError, match=r"`checkpoint` must .*forged.safetensors"):
+        load_network(path)
 
 
 def test_a_dense_prediction_is_described_by_shares_of_the_pixels():

@@ -24,7 +24,9 @@ from scaleconv import SIConv2d, macs
 from scaleconv.data import load_folder, loading
 from scaleconv.experiments import FitSettings, NetworkSpec, evaluate, fit, load, read_records, training
 from scaleconv.experiments import fit as _fit_function
+from scaleconv.experiments.checkpoint import load_checkpoint, write_checkpoint
 from scaleconv.experiments.classifier import Classifier
+from scaleconv.experiments.page import recipe
 from scaleconv.experiments.records import to_columns
 
 fit_module = sys.modules[_fit_function.__module__]
@@ -215,7 +217,11 @@ def test_a_network_of_someone_else_is_made_by_its_factory(data, tmp_path, monkey
     monkeypatch.setitem(sys.modules, "theirs", SimpleNamespace(make=make, number=lambda num_classes: num_classes))
     coloured = load_folder(data.folder, channels=3)
     fitted = fit(NetworkSpec("theirs:make"), coloured, FitSettings(epochs=1), tmp_path, device="cpu")
-    assert torch.equal(load(fitted.weights).network[1].weight, fitted.network.network[1].weight)
+    loaded = load(fitted.weights, "theirs:make")
+    assert torch.equal(loaded.network[1].weight, fitted.network.network[1].weight)
+    assert f'load("{fitted.weights}", "theirs:make")' in recipe(fitted.record, tmp_path)
+    again = fit(NetworkSpec("theirs:make"), coloured, FitSettings(epochs=1), tmp_path, device="cpu")
+    assert torch.equal(again.network.network[1].weight, fitted.network.network[1].weight)
     with pytest.raises(ValueError, match="`data` must have 3 channels for theirs:make, got 1"):
         fit(NetworkSpec("theirs:make"), data, device="cpu")
     for name, message in (
@@ -226,6 +232,66 @@ def test_a_network_of_someone_else_is_made_by_its_factory(data, tmp_path, monkey
     ):
         with pytest.raises(ValueError, match=f"`model` .*{message}"):
             NetworkSpec(name).make(3, None, 2)
+
+
+def test_a_file_does_not_run_what_it_names(data, tmp_path, monkeypatch):
+    """Weights of a stranger may name any function of any module; only a name that the user gives is called."""
+    called = []
+    monkeypatch.setitem(sys.modules, "theirs", SimpleNamespace(make=lambda num_classes: called.append(num_classes)))
+    fitted = fit(NetworkSpec("convnet"), data, FitSettings(epochs=1), tmp_path, device="cpu")
+    found = load_checkpoint(fitted.weights)
+    described = {**found.run["network"], "name": "theirs:make"}
+    write_checkpoint(fitted.weights, replace(found, run={**found.run, "network": described}))
+    with pytest.raises(ValueError, match=r"`model` must be given .*theirs:make in .*safetensors"):
+        load(fitted.weights)
+    with pytest.raises(ValueError, match=r"`model` must be theirs:make for .*, got convnet"):
+        load(fitted.weights, "convnet")
+    assert called == []
+
+
+DESCRIBED = {
+    "channels": {"channels": "x"},
+    "size": {"size": [16]},
+    "memory": {"size": [10**6, 10**6]},
+    "classes": {"classes": 5},
+    "task": {"task": "sleep"},
+}
+
+
+@pytest.mark.parametrize("change", DESCRIBED.values(), ids=DESCRIBED)
+def test_weights_that_describe_no_network_are_refused_by_name_and_without_its_memory(data, tmp_path, change):
+    fitted = fit(NetworkSpec("convnet"), data, FitSettings(epochs=1), tmp_path, device="cpu")
+    found = load_checkpoint(fitted.weights)
+    write_checkpoint(fitted.weights, replace(found, run={**found.run, "data": {**found.run["data"], **change}}))
+    with pytest.raises(ValueError, match=r"plain-fold0-seed0.safetensors (describes no|does not fit the) network"):
+        load(fitted.weights)
+
+
+UNFIT = {
+    "a name": (lambda tensors, history: tensors.update({"optimiser.x.y": torch.zeros(1)}), "optimiser.x.y must be"),
+    "a lost moment": (lambda tensors, history: tensors.pop("optimiser.0.exp_avg"), "optimiser.0.exp_avg must be"),
+    "a small moment": (
+        lambda tensors, history: tensors.update({"optimiser.0.exp_avg": torch.zeros(1)}),
+        "optimiser.0.exp_avg must be of shape",
+    ),
+    "no position": (lambda tensors, history: tensors.pop("position"), "position must be of shape"),
+    "beyond": (lambda tensors, history: tensors["position"].fill_(10), "must be at one of 9 steps, got 10"),
+    "before": (lambda tensors, history: tensors["position"].fill_(-1), "must be at one of 9 steps, got -1"),
+    "history": (lambda tensors, history: history.pop(), "must have a history of its 1 epochs, got 0"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), UNFIT.values(), ids=UNFIT)
+def test_a_state_that_does_not_fit_is_refused_by_name(data, tmp_path, steps, change, message):
+    steps.at, steps.act = 5, crash
+    with pytest.raises(Stop):
+        fit(network(), data, SETTINGS, tmp_path, device="cpu")
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    found = load_checkpoint(path)
+    change(found.tensors, found.history)
+    write_checkpoint(path, found)
+    with pytest.raises(ValueError, match=f"{path.name} .*{message}"):
+        fit(network(), data, SETTINGS, tmp_path, device="cpu")
 
 
 def test_a_module_is_loaded_into_a_module(data, tmp_path):

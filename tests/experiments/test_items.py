@@ -14,6 +14,7 @@ from scaleconv.experiments import (
     parse_override,
 )
 from scaleconv.experiments.claims import CHECKS
+from scaleconv.experiments.items import read_items
 
 
 def test_every_file_is_an_item():
@@ -26,6 +27,34 @@ def test_items_come_in_the_order_of_the_paper_and_after_those_whose_networks_the
     reused = [(other, item) for item in ITEMS for other in getattr(load_item(item), "reuse", ())]
     assert {other for other, _ in reused} >= {"table1"}
     assert all(ITEMS.index(other) < ITEMS.index(item) for other, item in reused)
+
+
+WRONG_FILES = {
+    "no TOML": ("title = ", "is not valid TOML"),
+    "nested": ("a = " + "[" * 100_000, "is not valid TOML"),
+    "bytes": ("title = '\udcff'", "is not valid TOML"),
+    "order": ("order = 'first'", "`order` in shifted.toml must be int, got first"),
+    "presets": ("presets = [1]", "`presets` in shifted.toml must be tables"),
+    "preset": ("presets.quick = 1", "`presets` in shifted.toml must be tables"),
+    "base": ("base = 'nothing'", "`base` in shifted.toml must be an item"),
+    "bases": ("base = ['a']", "`base` in shifted.toml must be str"),
+    "circle": ("base = 'shifted'", "`base` in shifted.toml must be an item that is not based on it, got 'shifted'"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_FILES.values(), ids=WRONG_FILES)
+def test_a_wrong_file_is_named(tmp_path, text, message):
+    (tmp_path / "shifted.toml").write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(ValueError, match=message) as refusal:
+        read_items(tmp_path)
+    assert "shifted.toml" in str(refusal.value)
+
+
+def test_a_value_that_breaks_a_rule_is_named_with_its_file_and_section():
+    with pytest.raises(ValueError, match=r"`size` must be at least 1, got 0, in table1.toml, \[data\]"):
+        load_item("table1", overrides={"data.size": 0})
+    with pytest.raises(ValueError, match=r"`learning_rate` in table1.toml, \[training\] must be float"):
+        load_item("table1", overrides={"training.learning_rate": 10**400})
 
 
 @pytest.mark.parametrize("item", ITEMS)

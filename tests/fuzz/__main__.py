@@ -1,4 +1,6 @@
-"""python -m fuzz [--cases 10000] [--seed 0] [--device cpu] [--jobs 2] [--out FILE]
+"""python -m fuzz [--room calls] [--cases 10000] [--seed 0] [--device cpu] [--jobs 2] [--out FILE]
+
+Rooms are `calls` of the functions and damaged `files`.
 
 Prints every failure with the number that runs it again (`--first N --cases 1`), and exits with 1 if there was one.
 """
@@ -7,39 +9,23 @@ import argparse
 import json
 import sys
 import time
-import traceback
-import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
-from fuzz.cases import run
+from fuzz.rooms import ROOMS, run_chunk
 from scaleconv.experiments.records import describe_environment
 from scaleconv.experiments.run import make_progress
 
 CHUNK = 50
 
 
-def run_chunk(seed, numbers, device):
-    """How many of each kind passed, and the failures by number."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    passed, failed = Counter(), {}
-    for number in numbers:
-        try:
-            passed[run(seed, number, device)] += 1
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            failed[number] = f"{type(error).__name__} in {where.name}: {str(error)[:300]}"
-    return passed, failed
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--room", choices=ROOMS, default="calls")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
@@ -55,7 +41,7 @@ def main():
         ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool,
     ):
         task = progress.add_task("fuzz", total=given.cases, figures="")
-        for future in [pool.submit(run_chunk, given.seed, chunk, given.device) for chunk in chunks]:
+        for future in [pool.submit(run_chunk, given.room, given.seed, chunk, given.device) for chunk in chunks]:
             good, bad = future.result()
             passed.update(good)
             for number, reason in bad.items():
@@ -65,7 +51,13 @@ def main():
     seconds = round(time.perf_counter() - start, 1)
     print(f"{sum(passed.values())} passed, {len(failed)} failed in {seconds} s: {dict(passed)}")
     if given.out:
-        settings = {"seed": given.seed, "first": given.first, "cases": given.cases, "device": given.device}
+        settings = {
+            "room": given.room,
+            "seed": given.seed,
+            "first": given.first,
+            "cases": given.cases,
+            "device": given.device,
+        }
         environment = describe_environment(given.device)
         result = {"environment": environment, **settings, "seconds": seconds, "passed": passed, "failed": failed}
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,13 +1,15 @@
 """Files that are either whole or not there.
 
 A file is written under another name beside its destination, flushed to the disk, and only then renamed. A
-process that is killed in between leaves at most a hidden `.part` file, which nothing reads.
+process that is killed in between leaves at most a hidden `.part` file, which nothing reads, and which the next one that
+writes the same file removes. The part of a process that still writes is locked, and stays.
 """
 
+import glob
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -26,14 +28,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     except OSError as error:
         raise type(error)(
             f"cannot write {target} ({error.strerror}): name a directory that can be written to"
         ) from None
-    os.close(handle)
     part = Path(name)
     try:
+        _lock(handle)
         yield part
         _flush(part)
         part.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
@@ -42,6 +45,33 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the `.part` files that processes killed in the middle of writing this file have left."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with suppress(OSError):  # another process has removed it, or is writing it
+            handle = os.open(part, os.O_RDWR)
+            try:
+                _lock(handle)
+                part.unlink()
+            finally:
+                os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Lock a file until it is closed, also by the end of the process.
+
+    Raises:
+        OSError: another process has locked it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return  # Windows does not remove files that are open
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _flush(path: Path) -> None:

@@ -162,14 +162,13 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise ValueError(f"cannot read the image {path} (it is no {', '.join(FORMATS)})") from None
     except pillow.DecompressionBombError:
         raise ValueError(f"cannot read the image {path} (more than {MOST_PIXELS // 10**6} megapixels)") from None
-    except (ValueError, SyntaxError, EOFError) as error:
+    except Exception as error:  # Pillow raises whatever a damaged file makes its parsers stumble over
         if str(error).startswith("cannot read"):
             raise
-        raise ValueError(f"cannot read the image {path} ({error})") from None
-    except OSError as error:
-        if error.errno is None:  # Pillow's: the content, not the system
-            raise ValueError(f"cannot read the image {path} ({error})") from None
-        raise type(error)(f"cannot read the image {path} ({error.strerror})") from None
+        if isinstance(error, OSError) and error.errno is not None:  # the system's, not Pillow's
+            raise type(error)(f"cannot read the image {path} ({error.strerror})") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"cannot read the image {path} ({reason})") from None
 
 
 @dataclass(frozen=True)

@@ -160,16 +160,27 @@ def read_set(path: str | os.PathLike[str]) -> ScaledSet:
                 raise ValueError(f"{path} is not a set of scaled digits: {MAKE}")
             tensors = {name: stored.get_tensor(name) for name in ("images", "labels", "scales")}
         scaled = ScaledSet(**tensors, parameters=_parameters(about["parameters"]))
+        _check_layout(scaled)
         checksum = scaled.checksum()
     except OSError as error:
         raise type(error)(f"cannot read {path} ({error.strerror or error}): check the path, or {MAKE}") from None
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        if str(error).startswith(str(path)):  # it has its message
+            raise
         raise ValueError(f"{path} is damaged or not a set of scaled digits ({error}): {MAKE}") from None
     if checksum != about.get("checksum"):
         raise ValueError(f"{path} is damaged: its MD5 is {checksum}, not {about.get('checksum')}; {MAKE}")
     if _seal(checksum, about["parameters"]) != about.get("seal"):
         raise ValueError(f"{path} is damaged: its parameters are not those it was written with; {MAKE}")
     return scaled
+
+
+def _check_layout(scaled: ScaledSet) -> None:
+    """Refuse tensors of other shapes or types: the checksum is of their numbers alone."""
+    count, size = len(scaled.labels), scaled.parameters.size
+    layouts = [(tuple(tensor.shape), tensor.dtype) for tensor in (scaled.images, scaled.labels, scaled.scales)]
+    if layouts != [((count, 1, *size), torch.float32), ((count,), torch.int64), ((count,), torch.float64)]:
+        raise ValueError("its tensors are not of the shapes and types of a set")
 
 
 def _seal(checksum: str, parameters: str) -> str:

@@ -6,7 +6,7 @@ leaves what they know. The digits that the page offers took no part in training.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from ..data import embedded_digits
 from ..experiments import Experiment, Record, load_experiment, plan_runs
+from ..experiments.config import brief, build
 from ..experiments.explanation import load_network
+from ..experiments.records import writing
 from ..experiments.run import run_on_terminal
 from ..experiments.train import DigitStore, divide
 
@@ -89,7 +91,8 @@ def train_pairs(folder: Path, device: str = "cpu") -> list[Record]:
     for name, experiment in experiments().items():
         records += run_on_terminal(experiment, folder / name, device, None)
         means[name] = DigitStore("cpu").of(experiment.settings.data, experiment.folds[0]).mean
-    (folder / MEANS).write_text(json.dumps(means) + "\n")
+    with writing(folder / MEANS) as part:
+        part.write_text(json.dumps(means) + "\n")
     return records
 
 
@@ -99,7 +102,7 @@ def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
     Raises:
         OSError, ValueError: weights are missing or damaged.
     """
-    digits, pairs = embedded_digits(), {}
+    digits, means, pairs = embedded_digits(), read_means(folder / MEANS), {}
     for name, experiment in experiments().items():
         (plain, run), (invariant, _) = (load_network(run.weights(folder / name)) for run in plan_runs(experiment))
         data = run.settings.data
@@ -107,10 +110,32 @@ def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
         pairs[name] = Pair(
             plain.eval(),
             invariant.eval(),
-            mean=json.loads((folder / MEANS).read_text())[name],
+            mean=means[name],
             size=data.size,
             trained=data.scales.partition(":")[2].replace(",", " to "),
             digits=digits.images[unseen],
             labels=digits.labels[unseen],
         )
     return pairs
+
+
+@dataclass(frozen=True)
+class _Means:
+    digits: float
+    scenes: float
+
+    def __post_init__(self) -> None:
+        if not all(0 <= mean <= 1 for mean in asdict(self).values()):
+            raise ValueError(f"means of pixels must lie between 0 and 1, got {self.digits}, {self.scenes}")
+
+
+def read_means(path: Path) -> dict[str, float]:
+    """The means of the training pixels, by pair.
+
+    Raises:
+        OSError, ValueError: the file is missing or damaged.
+    """
+    try:
+        return asdict(build(_Means, json.loads(path.read_text()), "the means"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} does not hold the means of the networks ({brief(error)}): train them again") from None

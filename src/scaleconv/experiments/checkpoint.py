@@ -6,16 +6,20 @@ file and says what to do. It is never silently started over.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
+from .config import brief
 from .records import Epoch, checksum, from_columns, to_columns, writing
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,16 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if header.pop("checksum", None) != _checksum(header, tensors):
             raise ValueError("its checksum does not agree with its content")
         epoch, run, history = (json.loads(header[key]) for key in ("epoch", "run", "history"))
+        if not isinstance(run, dict):
+            raise ValueError(f"`run` must be a table, got {run!r}")
         found = Checkpoint(run, from_columns(history), tensors)
         if epoch != found.epoch:
             raise ValueError(f"`epoch` (={epoch}) must be the {found.epoch} epochs of its history")
         return found
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is not a whole checkpoint ({error}): delete it to start this run again") from None
+        raise ValueError(
+            f"{path} is not a whole checkpoint ({brief(error)}): delete it to start this run again"
+        ) from None
     except OSError as error:
         raise type(error)(f"cannot read the checkpoint {path} ({error.strerror or error})") from None
 
@@ -82,22 +90,50 @@ def read_checkpoint(path: Path, run: dict[str, Any]) -> Checkpoint:
     found = load_checkpoint(path)
     if found.run != run:
         raise ValueError(
-            f"{path} belongs to other settings ({difference(found.run, run)}): "
+            f"{path} belongs to other settings ({brief(difference(found.run, run))}): "
             "delete it to start this run again, or give the results another --name"
         )
     return found
 
 
 def check_shapes(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor | None]) -> None:
-    """Refuse tensors of a file that do not fit: copying would silently repeat those that are too small."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items() if tensor is not None}
+    """Refuse tensors of a file that do not fit: copying would silently repeat the small ones, and round others."""
     for name in sorted({*found, *wanted}):
-        shape = tuple(found[name].shape) if name in found else None
-        if shape != shapes.get(name):
+        right, got = (_layout(tensors.get(name)) for tensors in (wanted, found))
+        if right != got:
+            what = "shape" if right[0] != got[0] else "type"
+            right, got = (layout[what == "type"] for layout in (right, got))
             raise ValueError(
-                f"{path} does not fit the network ({name} must be of shape {shapes.get(name)}, got {shape}): "
+                f"{path} does not fit the network ({brief(name)} must be of {what} {right}, got {got}): "
                 "delete it to start this run again"
             )
+
+
+def make_fitting(path: Path, tensors: dict[str, Tensor], make: Callable[[], M], *, planned: bool = True) -> M:
+    """The network that a file describes, with the file's weights.
+
+    Args:
+        path, tensors: the file.
+        make: the network, from what the file says.
+        planned: make it without memory first, since a damaged file may ask for more than there is. Not every network
+            of someone else can be made so.
+
+    Raises:
+        ValueError: there is no such network, or the weights do not fit it.
+    """
+    for device in ("meta", "cpu") if planned else ("cpu",):
+        try:
+            with torch.device(device):
+                network = make()
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise ValueError(f"{path} describes no network that can be made ({brief(error)})") from None
+        check_shapes(path, tensors, network.state_dict())
+    network.load_state_dict(tensors)
+    return network
+
+
+def _layout(tensor: Tensor | None) -> tuple[Any, Any]:
+    return (None, None) if tensor is None else (tuple(tensor.shape), tensor.dtype)
 
 
 def difference(before: Any, now: Any, key: str = "") -> str:

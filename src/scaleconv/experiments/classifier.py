@@ -7,7 +7,7 @@ loaded from its file needs nothing else.
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from ..models.resnet import make_resnet18
 from ..models.unet import UNet
 from ..nn import ScaleInvariant, convert
 from ..ops.signature import DEFAULT_SCALES, check_scales
-from .checkpoint import check_shapes, load_checkpoint
-from .config import build
+from .checkpoint import load_checkpoint, make_fitting
+from .config import brief, build
 
 MODELS = {"convnet": "classification", "resnet18": "classification", "unet": "segmentation"}  # with their tasks
 DEFAULT_MODELS = {"classification": "resnet18", "segmentation": "unet"}
@@ -159,12 +159,35 @@ def describe(model: NetworkSpec | nn.Module) -> dict[str, Any]:
     return {"name": type(model).__name__}
 
 
-def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> Classifier:
+@dataclass(frozen=True)
+class _Seen:
+    """What a network depends on of the images it was made for, from its file."""
+
+    classes: tuple[str, ...]
+    channels: int
+    size: tuple[int, ...] | None
+    task: str = TASKS[0]
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {self.task!r}")
+        numbers = (len(self.classes), self.channels, *(self.size or (1, 1)))
+        if len(numbers) != 4 or min(numbers) < 1:
+            raise ValueError("`classes`, `channels` and the two numbers of `size` must be at least 1")
+
+
+SEEN = tuple(field.name for field in fields(_Seen))
+
+
+def load(path: str | os.PathLike[str], model: nn.Module | str | None = None) -> Classifier:
     """Load a network that `fit` or `scaleconv train` has trained, ready to classify.
+
+    A file cannot run code: it is read as numbers and text, and a factory that it names is called only if you name it.
 
     Args:
         path: its file of weights.
-        model: the network, if it was given to `fit` as a Module and not by name; its weights are replaced.
+        model: the network, if it was given to `fit` as a Module and not by name; its weights are replaced. Or
+            `package.module:factory`, if that has made it.
 
     Returns:
         The classifier, in evaluation mode: takes (N, C, H, W) in [0, 1]; `classes` are the names of its outputs.
@@ -182,11 +205,19 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> Classi
         and {"mean", "std"} <= found.tensors.keys()  # an unfinished run has them by other names
     ):
         raise ValueError(f"`path` must be weights that scaleconv train --data has written, got {file}")
-    if model is None and "variant" not in described:
-        raise ValueError(f"`model` must be given for the weights of a network of your own ({described.get('name')})")
-    spec = model if model is not None else build(NetworkSpec, described, f"the network of {file}")
-    mean, std = (tuple(found.tensors[name].flatten().tolist()) for name in ("mean", "std"))
-    classifier = make_classifier(spec, data, (mean, std))
-    check_shapes(file, found.tensors, classifier.state_dict())
-    classifier.load_state_dict(found.tensors)
-    return classifier.eval()
+    name = described.get("name")
+    if model is None and ("variant" not in described or ":" in str(name)):
+        raise ValueError(
+            f"`model` must be given for the weights of a network of your own ({brief(name)} in {file}): "
+            "the Module, or the name package.module:factory"
+        )
+    if isinstance(model, str) and model != name:
+        raise ValueError(f"`model` must be {brief(name)} for {file}, got {model}")
+    moments = [tuple(found.tensors[key].flatten().tolist()) if key in found.tensors else () for key in ("mean", "std")]
+
+    def make() -> Classifier:
+        seen = build(_Seen, {key: value for key, value in data.items() if key in SEEN}, "its data")
+        spec = model if isinstance(model, nn.Module) else build(NetworkSpec, described, "its network")
+        return make_classifier(spec, asdict(seen), (moments[0], moments[1]))
+
+    return make_fitting(file, found.tensors, make, planned=not isinstance(model, str)).eval()

@@ -8,6 +8,7 @@ Every value is checked when it is read. The message names the key in backticks, 
 
 import json
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
@@ -34,6 +35,8 @@ SETTLED_EPOCHS = 10
 FIGURES = ("lines", "bars")
 LARGEST_CANVAS = 512  # 10,000 digits of this size take 10 GB
 LARGEST_SEED = 2**63 - 1
+LARGEST_FLOAT = int(sys.float_info.max)
+LONGEST_REASON = 300  # characters
 MOST_DRAWS = 10**6  # folds where each is a draw of its own
 
 # What can be measured on a trained network, by name; `measures.py` registers its functions here.
@@ -472,14 +475,30 @@ def build(kind: type[T], table: Any, where: str) -> T:
         ValueError: an unknown or missing key, or a value of the wrong kind; the message begins with the key.
     """
     if not isinstance(table, Mapping):
-        raise ValueError(f"{where} must be a table, got {table!r}")
+        raise ValueError(f"{where} must be a table, got {brief(repr(table))}")
     hints = _type_hints(kind)  # type: ignore[arg-type]
     if unknown := sorted(set(table) - set(hints)):
-        raise ValueError(f"`{unknown[0]}` in {where} is unknown: it must be one of {', '.join(hints)}")
+        raise ValueError(f"`{brief(unknown[0])}` in {where} is unknown: it must be one of {', '.join(hints)}")
     optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}  # type: ignore[arg-type]
     if missing := sorted(set(hints) - optional - set(table)):
         raise ValueError(f"`{missing[0]}` in {where} is missing")
-    return kind(**{key: _convert(value, hints[key], key, where) for key, value in table.items()})
+    values = {key: _convert(value, hints[key], key, where) for key, value in table.items()}
+    try:
+        return kind(**values)
+    except (ValueError, TypeError) as error:  # a value breaks a rule of the dataclass
+        raise ValueError(f"{brief(error)}, in {where}") from None
+
+
+def brief(reason: object) -> str:
+    """Why a file is refused, as one line of bounded length: a damaged file may hold anything, and messages quote it.
+
+    Example:
+        >>> brief("`a\\nb` is unknown: " + 1000 * "x")[:20]
+        '`a b` is unknown: xx'
+    """
+    line = " ".join(str(reason)[: 2 * LONGEST_REASON].split())
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+    return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + "…"
 
 
 def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
@@ -494,9 +513,9 @@ def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
         return {name: _convert(item, inner[1], f"{key}.{name}", where) for name, item in value.items()}
     if origin in (tuple, list) and isinstance(value, list | tuple):
         return origin(_convert(item, inner[0], key, where) for item in value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT:
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
         return value
     name = kind.__name__ if isinstance(kind, type) and origin is None else str(kind)
-    raise ValueError(f"`{key}` in {where} must be {name}, got {value!r}")
+    raise ValueError(f"`{brief(key)}` in {where} must be {name}, got {brief(repr(value))}")

@@ -19,9 +19,9 @@ from ..inspection.explain import LayerView
 from ..models import DENSE
 from ..models import TITLES as NETWORKS
 from ..nn import SIConv2d
-from .checkpoint import Checkpoint, load_checkpoint
+from .checkpoint import Checkpoint, load_checkpoint, make_fitting
 from .classifier import Classifier, load
-from .config import Point, Settings, build
+from .config import Point, Settings, brief, build
 from .figures import make_figure, save_figure
 from .sgd import error_rate
 from .train import DigitStore, Run, compose
@@ -75,7 +75,8 @@ def load_trained(path: Path, data_dir: Path | None = None) -> Trained:
     if isinstance(data, dict):
         if data_dir:
             raise ValueError(f"`data_dir` must be given with networks of digits only, got {data_dir} and {path}")
-        trained = Trained(load(path), data["channels"], tuple(data["size"]) if data["size"] else None, data["fit"])
+        network, size = load(path), data["size"]  # which checks what it needs of `data`
+        trained = Trained(network, data["channels"], tuple(size) if size else None, str(data.get("fit")))
     else:
         trained = _of_digits(*load_network(path), DigitStore("cpu", data_dir))
     if not any(isinstance(layer, SIConv2d) for layer in trained.network.modules()):
@@ -91,6 +92,16 @@ def _of_digits(network: nn.Module, run: Run, store: DigitStore) -> Trained:
     return Trained(classifier, 1, None if dense else (data.size, data.size), "crop")
 
 
+@dataclass(frozen=True)
+class _Described:
+    """A run as the file of its weights describes it."""
+
+    model: str
+    fold: int
+    seed: int
+    config: Settings
+
+
 def load_network(path: Path) -> tuple[nn.Module, Run]:
     """The network whose weights a finished run has left, and the run.
 
@@ -100,16 +111,14 @@ def load_network(path: Path) -> tuple[nn.Module, Run]:
     """
     found = _read(path)
     model = found.run.get("model")
-    if model not in NETWORKS:
-        raise ValueError(f"`checkpoint` must be of one of {', '.join(NETWORKS)}, got {model!r} in {path}")
-    settings = build(Settings, found.run["config"], f"the settings of {path}")
-    run = Run(model, Point(settings), found.run["fold"], found.run["seed"])
-    network = run.network()
-    wanted, held = ({name: each.shape for name, each in t.items()} for t in (network.state_dict(), found.tensors))
-    if wanted != held:
-        raise ValueError(_refusal(path))
-    network.load_state_dict(found.tensors)
-    return network, run
+    if not (isinstance(model, str) and model in NETWORKS):
+        raise ValueError(f"`checkpoint` must be of one of {', '.join(NETWORKS)}, got {brief(repr(model))} in {path}")
+    try:
+        described = build(_Described, found.run, "its run")
+        run = Run(model, Point(described.config), described.fold, described.seed)
+        return make_fitting(path, found.tensors, run.network), run
+    except ValueError as error:
+        raise ValueError(f"{_refusal(path)} ({brief(error)})") from None
 
 
 def _read(path: Path) -> Checkpoint:

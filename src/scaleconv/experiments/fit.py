@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from ..data.atomic import remove_leftovers
 from ..data.loading import ImageData, Order, load_folder
 from ..models.images import check_count
 from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
@@ -35,7 +36,6 @@ from .records import (
     describe_environment,
     read_record,
     record_name,
-    remove_leftovers,
     write_record,
     writing,
 )
@@ -224,7 +224,7 @@ class _Run:
         record = finished_record(self.model, self.data, self.settings, self.folder)
         if record is None or not self.weights.exists():
             return None
-        model = None if isinstance(self.model, NetworkSpec) else self.model
+        model = self.model.name if isinstance(self.model, NetworkSpec) else self.model
         return Fitted(load(self.weights, model), record, self.weights)
 
     def resume(self, training: Training) -> list[Epoch]:
@@ -233,6 +233,11 @@ class _Run:
             return []
         found = read_checkpoint(self.checkpoint, self.identity)
         training.load_state(self.checkpoint, found.tensors)
+        if (done := training.position // self.order.steps) != found.epoch:
+            raise ValueError(
+                f"{self.checkpoint} must have a history of its {done} epochs, got {found.epoch}: "
+                "delete it to start this run again"
+            )
         return list(found.history)
 
 

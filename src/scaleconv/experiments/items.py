@@ -15,9 +15,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
-from .config import Experiment, Item, Settings, build
+from .config import Experiment, Item, Settings, brief, build
 
 SECTIONS = tuple(field.name for field in fields(Settings))
 TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
@@ -28,18 +29,37 @@ Table = dict[str, Any]
 STUDIES: dict[str, type[Any]] = {}
 
 
-def _read_files() -> dict[str, Table]:
+def read_items(folder: Traversable) -> dict[str, Table]:
     """All files, in the order in which items are run: the later ones use networks of the earlier ones."""
-    folder = resources.files("scaleconv").joinpath("configs")
-    files = {
-        file.name.removesuffix(".toml"): tomllib.loads(file.read_text(encoding="utf-8"))
-        for file in folder.iterdir()
-        if file.name.endswith(".toml")
-    }
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+    files = {name.removesuffix(".toml"): _read_file(folder.joinpath(name)) for name in names}
+    for item in files:
+        bases = [item]
+        while "base" in (table := files[bases[-1]]):
+            base = table["base"]
+            if base not in files or base in bases:
+                raise ValueError(f"`base` in {bases[-1]}.toml must be an item that is not based on it, got {base!r}")
+            bases.append(base)
     return dict(sorted(files.items(), key=lambda entry: (entry[1].get("order", LAST), entry[0])))
 
 
-_FILES = _read_files()
+def _read_file(file: Traversable) -> Table:
+    """A file whose own keys, those that no dataclass has, are of their kinds."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file.name} is not valid TOML ({brief(error)})") from None
+    presets = table.get("presets", {})
+    if not (isinstance(presets, dict) and all(isinstance(preset, dict) for preset in presets.values())):
+        raise ValueError(f"`presets` in {file.name} must be tables by name, got {brief(presets)}")
+    for key, kind, default in (("order", int, LAST), ("base", str, "")):
+        if not isinstance(table.get(key, default), kind):
+            raise ValueError(f"`{key}` in {file.name} must be {kind.__name__}, got {brief(table[key])}")
+    return table
+
+
+CONFIGS = resources.files("scaleconv").joinpath("configs")
+_FILES = read_items(CONFIGS)
 ITEMS = tuple(_FILES)
 SEARCHES = tuple(name for name, table in _FILES.items() if table.get("search"))
 
@@ -67,7 +87,7 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
         changes = _merge({section: {"epochs": epochs} for section in TRAINED}, changes)
     points = changes.pop("points", table.pop("points", [{}]))
     if not isinstance(points, list):
-        raise ValueError(f"`points` in {where} must be a list of tables, got {points!r}")
+        raise ValueError(f"`points` in {where} must be a list of tables, got {brief(points)}")
     _merge(table, changes)
     base = {section: table.pop(section, {}) for section in SECTIONS}
     build(Settings, base, where)  # refused here, by name, rather than at each point
@@ -119,7 +139,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 def _with_preset(item: str, preset: str) -> Table:
     table, presets = _read(item)
     if preset not in presets:
-        raise ValueError(f"`preset` must be one of {', '.join(presets)}, got {preset!r}")
+        raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {item}.toml")
     return _merge(table, presets[preset])
 
 
@@ -142,7 +162,7 @@ def _settings(table: Table) -> Table:
 
 def _point(point: Any, base: Table, changes: Table, where: str) -> Table:
     if not isinstance(point, Mapping) or not isinstance(point.get("set", {}), Mapping):
-        raise ValueError(f"`points` in {where} must be tables with a table `set`, got {point!r}")
+        raise ValueError(f"`points` in {where} must be tables with a table `set`, got {brief(point)}")
     settings = _merge(_merge(copy.deepcopy(base), _nested(point.get("set", {}))), changes)
     return {**{key: value for key, value in point.items() if key != "set"}, "settings": settings}
 

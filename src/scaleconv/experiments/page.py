@@ -213,7 +213,9 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
 def recipe(record: Record, folder: Path | None = None) -> str:
     """One line of Python that loads the network of a record."""
     path = Path("weights") / Path(record.name).with_suffix(".safetensors")
-    return f'network = scaleconv.experiments.load("{path if folder is None else folder / path}")'
+    name = record.config["network"]["name"]
+    factory = f', "{name}"' if ":" in name else ""  # which a file alone does not get called
+    return f'network = scaleconv.experiments.load("{path if folder is None else folder / path}"{factory})'
 
 
 def _models(records: Sequence[Record]) -> list[str]:

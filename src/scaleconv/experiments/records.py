@@ -25,11 +25,12 @@ from typing import Any
 import torch
 
 from ..data.atomic import atomic_path
-from .config import TITLES, Settings, build, sections
+from .config import TITLES, Settings, brief, build, sections
 
 DIGITS, LOSS_DIGITS, TIME_DIGITS = 6, 5, 3  # significant digits of a number, of a loss and of an epoch's seconds
 COLUMNS = ("epoch", "train_loss", "seconds", "tested", "test_error")  # of a history
 VALIDATED = ("validated", "val_error")  # of a history with validation errors, besides
+MOST_TOGETHER = 1000  # runs that shared a device
 ROUNDING = 1e-5  # relative: how far rounded numbers may differ that should be equal
 
 
@@ -138,7 +139,9 @@ def read_record(path: Path) -> Record:
         if record.name != path.name:
             raise ValueError(f"it is of {record.name.removesuffix('.json')}")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path} is not a valid record ({error}): delete it and run the experiment again") from None
+        raise ValueError(
+            f"{path} is not a valid record ({brief(error)}): delete it and run the experiment again"
+        ) from None
     except OSError as error:
         raise type(error)(f"cannot read the record {path} ({error.strerror})") from None
     return record
@@ -211,8 +214,7 @@ def checksum(values: Any, *others: bytes) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """As `atomic_path`, without what a killed run has left of the same file, and with a message that names the file."""
-    remove_leftovers(path)
+    """As `atomic_path`, with a message that names the file."""
     try:
         with atomic_path(path) as part:
             yield part
@@ -222,12 +224,6 @@ def writing(path: Path) -> Iterator[Path]:
         raise type(error)(
             f"cannot write {path} ({error.strerror}): make room, or name another directory (--results)"
         ) from None
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove the `.part` files that runs killed in the middle of writing this file have left."""
-    for part in path.parent.glob(f".{path.name}.*.part"):
-        part.unlink(missing_ok=True)
 
 
 def _checked(values: Any) -> dict[str, Any]:
@@ -246,6 +242,8 @@ def _check_consistency(record: Record) -> None:
     """Refuse a record whose parts contradict each other, or lack what tables are made of."""
     if not isinstance(record.environment.get("device"), str):
         raise ValueError("`environment` must name the device")
+    if not 1 <= record.runs_together <= MOST_TOGETHER:
+        raise ValueError(f"`runs_together` must be from 1 to {MOST_TOGETHER}, got {record.runs_together}")
     if record.test_error is None and not record.series:
         raise ValueError("`test_error` must be there where no `series` is")
     if any(len(series.x) != len(series.y) for series in record.series.values()):

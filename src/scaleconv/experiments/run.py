@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ..data.atomic import remove_leftovers
 from ..models import TITLES as NETWORKS
 from ..models import UNSUPERVISED
 from .checkpoint import Checkpoint, check_shapes, difference, load_checkpoint, write_checkpoint
@@ -25,7 +26,7 @@ from .config import Experiment, Item, Settings, build, sections
 from .engine import Engine, Local, Task
 from .items import folder_name
 from .measures import measure
-from .records import Epoch, Record, describe_environment, read_record, read_records, remove_leftovers, write_record
+from .records import Epoch, Record, describe_environment, read_record, read_records, write_record
 from .sgd import choose_device
 from .train import DigitStore, Outcome, Run, Silent, Watcher, plan_runs, train_features, train_networks
 

@@ -24,6 +24,7 @@ from .config import LARGEST_SEED
 from .distributed import ALONE, Processes
 
 OPTIMIZERS = {"adamw": 1e-3, "sgd": 0.05}  # with their learning rates
+KEPT = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}  # by an optimiser, per parameter
 MOMENTUM = 0.9
 
 
@@ -172,17 +173,28 @@ class Training:
         tensors["seconds"] = torch.tensor(self.seconds, dtype=torch.float64)
         return cloned(tensors)
 
+    def _wanted(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a state must hold, its optimiser for every parameter that has been trained when it was saved."""
+        wanted = {name: tensor for name, tensor in self.state().items() if not name.startswith("optimiser.")}
+        parameters = [each for group in self.optimiser.param_groups for each in group["params"]]
+        for index, parameter in enumerate(parameters):
+            kept = {f"optimiser.{index}.{name}": parameter.new_empty(()) if name == "step" else parameter
+                    for name in KEPT[self.settings.optimizer]}  # fmt: skip
+            wanted |= kept if kept.keys() & found.keys() else {}
+        return wanted
+
     def load_state(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
         """Go back to a state that was read from a file."""
+        check_shapes(path, tensors, self._wanted(tensors))
+        if not 0 <= tensors["position"] <= self.steps:
+            raise ValueError(f"{path} must be at one of {self.steps} steps, got {int(tensors['position'])}")
         parts: dict[str, dict[str, Tensor]] = {"network": {}, "average": {}, "optimiser": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
             if part in parts:
                 parts[part][rest] = tensor
-        check_shapes(path, parts["network"], self.network.state_dict())
         self.network.load_state_dict(parts["network"])
         if self.average is not None:
-            check_shapes(path, parts["average"], self.average.state_dict())
             self.average.load_state_dict(parts["average"])
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in parts["optimiser"].items():

@@ -1,0 +1,335 @@
+"""python -m fuzz.faults [--kills 200] [--seed 0] [--out FILE]
+
+Commands are ended at random moments by SIGKILL, SIGTERM or SIGINT and started again until they finish: no finished run
+is lost, nothing half-written is read, nothing is left behind, and the results are those of a run that nobody ended, bit
+for bit. Then a full disk, a folder that cannot be written to, a record deleted meanwhile, two processes on one folder.
+
+Every command is a process of its own, forked from one that has imported everything and has no threads: starting Python
+would take most of the time.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import io
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import matplotlib.pyplot as plt  # noqa: F401  # imported before the fork
+import torch
+
+from helpers.folders import write_classes
+from helpers.runs import outcome
+from scaleconv import cli
+from scaleconv.data import read_set
+from scaleconv.experiments import fit as fit_function
+from scaleconv.experiments import run as run_module
+from scaleconv.experiments import train as train_module
+from scaleconv.experiments.checkpoint import load_checkpoint
+from scaleconv.experiments.records import describe_environment, read_record
+from scaleconv.experiments.train import DigitStore
+
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+LONGEST = 120  # seconds that a command may take
+SMALL = ("data.train=100", "data.tested=100", "network.maps=[2,3]", "network.hidden=8", "training.batch=20",
+         "training.checkpoint_every=1")  # fmt: skip
+TINY = [part for setting in SMALL for part in ("--set", setting)]
+FIT = ["--data", "images", "--model", "convnet", "--epochs", "3", "--batch", "8", "--scales", "0.7,1"]
+COMMANDS = {
+    "reproduce": ["reproduce", "table1", "--models", "convnet,si_convnet", "--folds", "0,1", "--epochs", "4", *TINY],
+    "train": ["train", "si_convnet", "--epochs", "8", *TINY],
+    "train --data": ["train", *FIT, "--variant", "plain,converted"],
+    "compare": ["compare", *FIT, "--seeds", "1"],
+    "data make": ["data", "make", "set.safetensors", "--dataset", "embedded", "--scales", "fixed:0.5"],
+}
+SHARES = {
+    "train": 0.3,
+    "train --data": 0.2,
+    "data make": 0.15,
+    "reproduce": 0.2,
+    "compare": 0.1,
+}  # the demo has the rest
+
+
+@contextlib.contextmanager
+def fresh(inputs=None):
+    """An empty folder, with links to the inputs."""
+    with tempfile.TemporaryDirectory(prefix="scaleconv-faults-", ignore_cleanup_errors=True) as name:
+        for path in inputs.iterdir() if inputs else ():
+            (Path(name) / path.name).symlink_to(path)
+        yield Path(name)
+
+
+class Process:
+    """A command in a fork of this process, in a folder, its output in a file."""
+
+    def __init__(self, arguments, folder, prepare=lambda: None, log="output"):
+        self.log = folder / f".{log}"
+        output = os.open(self.log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o666)
+        self.number = os.fork()
+        if self.number == 0:
+            try:
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                os.chdir(folder)
+                prepare()
+                cli.main(arguments)
+            except SystemExit as end:
+                sys.stdout.flush()
+                os._exit(end.code)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(99)
+        os.close(output)
+
+    def wait(self, most=LONGEST):
+        """The exit code, negative for a signal, once it has ended."""
+        deadline = time.monotonic() + most
+        while time.monotonic() < deadline:
+            number, status = os.waitpid(self.number, os.WNOHANG)
+            if number:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.002)
+        os.kill(self.number, signal.SIGKILL)
+        os.waitpid(self.number, 0)
+        raise AssertionError(f"did not end within {most} s: {self.output()[-300:]}")
+
+    def output(self):
+        return self.log.read_text(errors="replace")
+
+
+def finish(arguments, folder, prepare=lambda: None):
+    process = Process(arguments, folder, prepare)
+    code = process.wait()
+    assert code == 0, f"ended with {code}: {process.output()[-500:]}"
+
+
+def refused(process, *words):
+    """The command has ended with one line that says why."""
+    code, output = process.wait(), process.output()
+    assert code == 2, f"ended with {code}: {output[-500:]}"
+    last = output.splitlines()[-1]
+    assert last.startswith("scaleconv: "), output[-500:]
+    assert "Traceback" not in output
+    assert all(word in last for word in words), last
+
+
+def results(folder):
+    """All that counts of what a command has left: records without their times, weights, and sets."""
+    found = {path.name: read_set(path).checksum() for path in folder.glob("*.safetensors")}
+    for parent in {path.parent for path in folder.glob("results/*/*.json")}:
+        found[parent.name] = outcome(parent)
+        for values, _ in found[parent.name].values():
+            values["cost"].pop("ms", None)
+    return found
+
+
+def check_whole(folder, finished):
+    """Whatever bears its final name is whole, and no finished run was lost or changed; the finished runs now."""
+    for path in folder.glob("results/*/*.json"):
+        read_record(path)
+    for path in folder.glob("results/*/[cw]*/[!.]*.safetensors"):
+        load_checkpoint(path)
+    for path in folder.glob("*.safetensors"):
+        read_set(path)
+    now = {path: path.read_bytes() for path in folder.glob("results/*/*.json")}
+    assert finished.items() <= now.items(), (
+        f"lost or changed: {[p.name for p in finished if finished[p] != now.get(p)]}"
+    )
+    return now
+
+
+def check_clean(folder):
+    left = [str(path.relative_to(folder)) for path in folder.rglob("*.part")]
+    left += [str(path.relative_to(folder)) for path in folder.glob("results/*/checkpoints/*")]
+    assert not left, f"left behind: {left}"
+
+
+def check_end(code, number, output):
+    """A signal ends a command as it should: at once, or with one line."""
+    assert "Traceback" not in output, output[-800:]
+    expected = {signal.SIGKILL: {-9}, signal.SIGTERM: {-15, 130}, signal.SIGINT: {130}}[number]
+    assert code in {0, *expected}, f"ended with {code} after {number.name}: {output[-500:]}"
+    if code == 130:
+        assert output.splitlines()[-1].startswith("scaleconv: interrupted"), output[-500:]
+
+
+def kill_often(name, kills, dice, inputs, count):
+    """End a command so many times at random moments, and let it finish whenever it comes that far."""
+    with fresh(inputs) as whole:
+        start = time.monotonic()
+        finish(COMMANDS[name], whole)
+        seconds = time.monotonic() - start
+        expected = results(whole)
+    while kills > 0:
+        with fresh(inputs) as folder:
+            finished, ended = {}, 0
+            while ended < 10 and kills > 0:
+                number = dice.choice(SIGNALS)
+                process = Process(COMMANDS[name], folder)
+                time.sleep(dice.uniform(0, seconds))
+                os.kill(process.number, number)
+                code = process.wait()
+                check_end(code, number, process.output())
+                finished = check_whole(folder, finished)
+                if code == 0:  # it was quicker
+                    count[f"{name}: finished first"] += 1
+                    break
+                count[f"{name}: {number.name}"] += 1
+                kills, ended = kills - 1, ended + 1
+            finish(COMMANDS[name], folder)
+            check_whole(folder, finished)
+            check_clean(folder)
+            assert results(folder) == expected, "the results differ from those of a run that nobody ended"
+            count[f"{name}: resumed and equal"] += 1
+
+
+def kill_demo(kills, dice, count):
+    """The page ends when it is told to, and its port is free again."""
+    for _ in range(kills):
+        number = dice.choice(SIGNALS)
+        with fresh() as folder:
+            process = Process(["demo", "--port", "0"], folder)
+            deadline = time.monotonic() + LONGEST
+            while not (found := re.search(r"http://127.0.0.1:(\d+)", process.output())):
+                assert time.monotonic() < deadline, process.output()
+                time.sleep(0.01)
+            time.sleep(dice.uniform(0, 0.3))
+            os.kill(process.number, number)
+            code = process.wait(20)
+            assert "Traceback" not in process.output(), process.output()[-500:]
+            assert code in {signal.SIGKILL: {-9}, signal.SIGTERM: {-15}, signal.SIGINT: {0, 130}}[number], code
+            with socket.socket() as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(("127.0.0.1", int(found.group(1))))
+        count[f"demo: {number.name}"] += 1
+
+
+def check_full_disk(name, inputs, expected):
+    """No file may grow beyond so many bytes, as where a quota ends: one line, and all is well once there is room."""
+    for most in (1200, 4000):
+        with fresh(inputs) as folder:
+            limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+            process = Process(COMMANDS[name], folder, limit)
+            refused(process, "cannot write", "File too large")
+            check_whole(folder, {})
+            assert not list(folder.rglob("*.part")), "left behind"
+            finish(COMMANDS[name], folder)
+            check_clean(folder)
+            assert results(folder) == expected, "the results differ"
+
+
+def check_read_only(name, inputs, expected):
+    """A folder that may not be written to: one line, and all is well once it may be."""
+    with fresh(inputs) as folder:
+        target = folder if name == "data make" else folder / "results"
+        target.mkdir(exist_ok=True)
+        target.chmod(0o555)
+        refused(Process(COMMANDS[name], folder, drop_capabilities), "cannot write")
+        target.chmod(0o755)
+        finish(COMMANDS[name], folder)
+        assert results(folder) == expected, "the results differ"
+
+
+def drop_capabilities():
+    """Even root then needs permission to write."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = struct.pack("II", 0x20080522, 0)
+    assert libc.capset(version, bytes(24)) == 0, os.strerror(ctypes.get_errno())
+
+
+def check_deleted(name, inputs, expected):
+    """The first record is deleted while the others are made: the same command makes it again."""
+    with fresh(inputs) as folder:
+        process = Process(COMMANDS[name], folder)
+        while not (found := list(folder.glob("results/*/*.json"))):
+            time.sleep(0.002)
+        found[0].unlink()
+        if process.wait() != 0:
+            assert f"cannot read the record results/{found[0].parent.name}/{found[0].name}" in process.output()
+        finish(COMMANDS[name], folder)
+        check_clean(folder)
+        assert results(folder) == expected, "the results differ"
+
+
+def check_two(name, dice, inputs, expected):
+    """Two processes on one folder: both finish, and the results are those of one."""
+    with fresh(inputs) as folder:
+        processes = [Process(COMMANDS[name], folder)]
+        time.sleep(dice.uniform(0, 0.3))
+        processes.append(Process(COMMANDS[name], folder, log="second"))
+        codes = [process.wait() for process in processes]
+        assert codes == [0, 0], [process.output()[-300:] for process in processes]
+        check_clean(folder)
+        assert results(folder) == expected, "the results differ"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    start, count, failed = time.perf_counter(), Counter(), {}
+
+    def attempt(title, check, *arguments):
+        try:
+            check(*arguments)
+            count[title] += 1
+        except (AssertionError, OSError, ValueError) as error:
+            failed[title] = str(error)
+        print(f"{title}: {failed.get(title, 'as it should be')}", flush=True)
+
+    with fresh() as inputs:
+        prepare(inputs)
+        for name, share in SHARES.items():
+            dice = Random(f"{given.seed} {name}")
+            with fresh(inputs) as whole:
+                finish(COMMANDS[name], whole)
+                expected = results(whole)
+            attempt(f"{name}: kills", kill_often, name, round(share * given.kills), dice, inputs, count)
+            attempt(f"{name}: full disk", check_full_disk, name, inputs, expected)
+            attempt(f"{name}: read-only", check_read_only, name, inputs, expected)
+            for number in range(3):
+                attempt(f"{name}: two processes, {number}", check_two, name, dice, inputs, expected)
+            if name != "data make":
+                attempt(f"{name}: a record deleted", check_deleted, name, inputs, expected)
+        attempt("demo: kills", kill_demo, round((1 - sum(SHARES.values())) * given.kills), Random(given.seed), count)
+    seconds = round(time.perf_counter() - start, 1)
+    kills = sum(number for title, number in count.items() if re.search("SIG", title))
+    print(f"{kills} kills, {len(failed)} failed in {seconds} s")
+    if given.out:
+        result = {"environment": describe_environment("cpu"), "seed": given.seed, "kills": kills, "seconds": seconds,
+                  "passed": dict(count), "failed": failed}  # fmt: skip
+        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    sys.exit(bool(failed))
+
+
+def prepare(inputs):
+    """Images to train on, digits scaled once for all forks, and a checkpoint after every step or epoch."""
+    write_classes(inputs / "images", 12, size=(20, 20))
+    torch.set_num_threads(1)  # a fork must not inherit a pool of threads
+    store = DigitStore(torch.device("cpu"))
+    run_module.DigitStore = lambda *_: store
+    train_module.SECONDS_BETWEEN = sys.modules[fit_function.__module__].SECONDS_BETWEEN = 0.0
+    with fresh(inputs) as folder, contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        for arguments in COMMANDS.values():
+            with contextlib.suppress(SystemExit):
+                cli.main(arguments)
+
+
+if __name__ == "__main__":
+    main()
