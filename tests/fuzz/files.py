@@ -108,12 +108,12 @@ def check_idx(dice, folder):
     sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
     plain = bytes((0, 0, 8, values.ndim)) + sizes + values.tobytes()
     packed = gzip.compress(plain, mtime=0)
-    stored, key, vouched = dice.choice([(plain, "md5", plain), (packed, "md5", plain), (packed, "packed_md5", packed)])
-    expected = IdxFile("digits", values.shape, **{key: hashlib.md5(vouched).hexdigest()})
+    stored = dice.choice([plain, packed])
+    expected = IdxFile("digits", values.shape, hashlib.md5(plain).hexdigest())
     path = folder / "digits-idx-ubyte"
     write_damaged(dice, path, stored, dice.choice([plain, packed]))
     found = read_or_refuse(read_idx, path, expected)
-    if found is not None and (found.verified or key == "md5"):
+    if found is not None:
         assert np.array_equal(found.values, values), "other values were read"
 
 
