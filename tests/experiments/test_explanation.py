@@ -122,7 +122,9 @@ def test_what_cannot_be_explained_is_one_line(run, digit, weights, photos, tmp_p
         refused(run("explain", tmp_path / "none.png", "--checkpoint", checkpoint), "none.png cannot be read (No such")
     for checkpoint in (weights["convnet"], photos["plain"]):
         refused(run("explain", digit, "--checkpoint", checkpoint), "must be of a network with scale-invariant layers")
-    refused(run("explain", digit, "--checkpoint", photos["own"]), "`model` must be given", "of your own (Sequential in ")
+    refused(
+        run("explain", digit, "--checkpoint", photos["own"]), "`model` must be given", "of your own (Sequential in "
+    )
     refused(run("explain", digit, "--checkpoint", photos["unet"], "--data-dir", tmp_path), "`data_dir` must be given")
     refused(run("explain", digit, "--checkpoint", weights["pixels"]), "`checkpoint` must be of one of", "'pixels'")
     refused(run("explain", digit, "--checkpoint", digit), "`checkpoint` must hold the weights of a finished run")
