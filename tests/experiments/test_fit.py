@@ -159,6 +159,16 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     assert list(tmp_path.glob("out/checkpoints/*")) == list(tmp_path.glob("out/checkpoints/.*")) == []
 
 
+def test_a_run_that_was_killed_when_it_had_just_finished_leaves_no_checkpoint(data, tmp_path):
+    settings = FitSettings(epochs=1)
+    fitted = fit(NetworkSpec("convnet"), data, settings, tmp_path, device="cpu")
+    left = tmp_path / "checkpoints" / fitted.weights.name
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(fitted.weights.read_bytes())
+    fit(NetworkSpec("convnet"), data, settings, tmp_path, device="cpu")
+    assert not left.exists()
+
+
 def test_workers_change_nothing(data, monkeypatch):
     expected = outcome(fit(network(), data, SETTINGS, device="cpu"))
     monkeypatch.setattr(loading, "KEPT_BYTES", 0)

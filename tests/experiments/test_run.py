@@ -185,6 +185,15 @@ def test_what_killed_runs_left_half_written_is_removed_on_resume(tmp_path):
     assert list(folder.rglob("*.part")) == [other]
 
 
+def test_a_run_that_was_killed_when_it_had_just_finished_leaves_no_checkpoint(finished):
+    (weights, *_) = sorted((finished / "weights").iterdir())
+    left = finished / "checkpoints" / weights.name
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(weights.read_bytes())
+    run_experiment(experiment(), finished)
+    assert not left.exists()
+
+
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
     folder = tmp_path / "table1-tiny"
 

@@ -258,6 +258,8 @@ def finished_record(
             f"{path} was made with other settings ({difference(record.config, wanted)}): "
             "give these results another --name, or delete the old ones"
         )
+    # Of a run that was killed when it had just finished.
+    (path.parent / "checkpoints" / path.name).with_suffix(".safetensors").unlink(missing_ok=True)
     return record
 
 

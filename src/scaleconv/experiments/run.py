@@ -109,6 +109,7 @@ def _tasks(
         for path in (run.record(folder), run.checkpoint(folder), run.weights(folder)):
             remove_leftovers(path)
         if run.record(folder) in finished:
+            run.checkpoint(folder).unlink(missing_ok=True)  # of a run that was killed when it had just finished
             watcher.end(run.title)
         elif trained := _trained_before(experiment, run, folder):
             yield Task((run.record(folder).name,), ([run], trained))
