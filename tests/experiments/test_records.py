@@ -203,4 +203,5 @@ def test_a_tree_with_changes_is_marked(monkeypatch):
         assert records._commit() == expected
     monkeypatch.setenv("SCALECONV_COMMIT", "named")
     assert records._commit() == "named"
+    monkeypatch.undo()  # what else describes the machine may ask other programs
     assert {"torch", "device", "commit"} <= set(describe_environment("cpu"))
