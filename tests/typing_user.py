@@ -1,4 +1,4 @@
-"""What a user writes, for `mypy --strict`: in `make test`, and in `make release` against the wheel. Nothing calls it."""
+"""What a user writes, for `mypy --strict`: in `make test`, and in `make release` against the wheel. Never run."""
 
 from typing import assert_type
 
