@@ -157,7 +157,7 @@ def test_a_mistake_of_ours_is_an_answer_too(ask, served, monkeypatch):
 
 
 def test_a_wrong_folder_or_port_is_one_line(run, pairs, monkeypatch):
-    refused(run("demo", "--networks", "missing"), "cannot read the checkpoint missing/digits/weights")
+    refused(run("demo", "--networks", "missing"), "cannot read missing/means.json (No such file", "`networks` must be")
     monkeypatch.setattr("scaleconv.demo.networks.load_pairs", lambda _: pairs)
     refused(run("demo", "--port", "70000"), "`port` must be from 0 to 65535, got 70000")
     refused(run("demo", "--host", "192.0.2.1"), "cannot listen on 192.0.2.1", "name another --host or --port")

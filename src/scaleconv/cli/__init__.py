@@ -92,7 +92,7 @@ def _root(context: typer.Context) -> None:
 def reproduce(
     item: Annotated[
         str,
-        typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; or all, without scales and recipes."),
+        typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; or all of the paper and beyond."),
     ],
     preset: Preset = "quick",
     models: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,

@@ -139,3 +139,7 @@ def read_means(path: Path) -> dict[str, float]:
         return asdict(build(_Means, json.loads(path.read_text()), "the means"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} does not hold the means of the networks ({brief(error)}): train them again") from None
+    except OSError as error:
+        raise type(error)(
+            f"cannot read {path} ({error.strerror}): `networks` must be a folder that scaleconv demo --train has filled"
+        ) from None
