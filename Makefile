@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+READY := .venv/ready
 STAMP := .venv/installed
 TESTABLE := .venv/testable
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -8,8 +9,13 @@ PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# What the command needs, and no more, so that the first results come soon.
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/python $(PIP) -e '.[experiments]'
+	touch $@
+
+$(STAMP): $(READY)
 	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $@
 
@@ -49,7 +55,7 @@ faults: install
 docs: $(TESTABLE)
 	$(BIN)/mkdocs build --strict
 
-reproduce: install
+reproduce: $(READY)
 	$(BIN)/scaleconv reproduce table1 --preset quick
 
 # Known vulnerabilities of the pinned packages; strict, because what the registry has no data on is else passed over.
