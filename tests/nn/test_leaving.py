@@ -142,7 +142,8 @@ for name, wrap in (("ddp", DistributedDataParallel), ("fsdp", shard)):
     whole = {key: value.detach().clone() for key, value in whole.items()}
     if rank == 0:
         torch.save(whole, f"{folder}/{name}.pt")
-dist.destroy_process_group()
+dist.barrier()
+os._exit(0)  # the threads of gloo sometimes abort a process that takes its interpreter down under them
 """
 
 
