@@ -51,7 +51,7 @@ def test_the_reduced_folds_are_the_same_at_a_tenth(embedded):
 @pytest.mark.parametrize("test", [range(29, 60), range(10, 60)])
 def test_a_digit_that_would_train_and_test_is_refused(test):
     split = folds.Split(torch.arange(30), torch.tensor(list(test)))
-    with pytest.raises(ValueError, match="a digit is in the training and in the test set"):
+    with pytest.raises(ValueError, match="a digit is in two of the sets"):
         folds._checked(split, LABELS)
 
 

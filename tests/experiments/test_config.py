@@ -148,7 +148,7 @@ WRONG = {
     "rbm key": (("table1", "quick", {"rbm.scales": [1.0]}), r"`scales` in table1.toml, \[rbm\] is unknown"),
     "penalties": (("table1", "quick", {"softmax.penalties": []}), r"`penalties` must hold at least one, .* got \[\]"),
     "held out": (("table1", "quick", {"softmax.held_out": 1}), "`held_out` must lie between 0 and 1, got 1.0"),
-    "maps": (("table1", "quick", {"network.maps": [3]}), "`maps` must be two positive numbers"),
+    "maps": (("table1", "quick", {"network.maps": [3]}), "`maps` must be two or three positive numbers"),
 }
 
 

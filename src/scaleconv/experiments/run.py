@@ -174,10 +174,11 @@ def _trained_before(experiment: Experiment, run: Run, folder: Path) -> tuple[Rec
     """The record and the weights of the same run in another item, if both are there."""
     for item in experiment.reuse:
         other = folder.parent / folder_name(item, experiment.preset)
-        plain = replace(run, point=replace(run.point, name=""))
-        record, weights = plain.record(other), plain.weights(other)
-        if record.exists() and weights.exists() and (found := load_checkpoint(weights)).run == run.identity():
-            return read_record(record), found
+        for name in (run.point.name, ""):
+            there = replace(run, point=replace(run.point, name=name))
+            record, weights = there.record(other), there.weights(other)
+            if record.exists() and weights.exists() and (found := load_checkpoint(weights)).run == run.identity():
+                return read_record(record), found
     return None
 
 
