@@ -350,3 +350,55 @@ def test_records_of_other_settings_of_the_same_model_are_refused_and_those_of_ot
 def test_divergence_of_an_rbm_names_the_method_and_where_to_set_it(tmp_path):
     with pytest.raises(ValueError, match=r"^Scale-invariant RBM: training diverged .*learning_rate.*\[si_rbm\]"):
         run_experiment(features(**{"models": ["si_rbm"], "si_rbm.learning_rate": 1e30}), tmp_path / "table1-tiny")
+
+
+def test_the_network_that_was_best_on_the_validation_digits_is_tested_and_kept(tmp_path):
+    """The epoch is chosen without the test digits, and its weights are those that a record's error belongs to."""
+    changes = {"models": ["cnn"], "folds": [1], "points": [{"name": "28"}], "training.epochs": 5, "training.drops": []}
+    experiment = load_experiment("field", "quick", {**changes, "training.learning_rate": 0.03})
+    (record,) = run_experiment(experiment, tmp_path / "field-quick")
+    errors = [entry.val_error for entry in record.history]
+    assert len(set(errors)) > 1
+    (one,) = plan_runs(experiment)
+    seen = DigitStore("cpu").of(one.settings.data, 1)
+    network = one.network()
+    network.load_state_dict(load_file(one.weights(tmp_path / "field-quick")))
+    with torch.no_grad():
+        found = network.eval()(torch.cat([seen.val, seen.test])).argmax(1)
+    wrong = (found != torch.cat([seen.val_labels, seen.test_labels])).split([100, 500])
+    assert 100 * wrong[0].sum().item() / 100 == pytest.approx(min(errors))
+    assert 100 * wrong[1].sum().item() / 500 == pytest.approx(record.test_error)
+
+
+def test_a_killed_run_with_norms_and_moments_ends_the_same(tmp_path):
+    changes = {"models": ["cnn"], "folds": [0], "points": [{"name": "28"}]}
+    experiment = load_experiment("lead", "quick", changes)
+    (whole,) = run_experiment(experiment, tmp_path / "whole")
+
+    class KilledError(Exception):
+        pass
+
+    class Killer(Silent):
+        def epoch(self, run, entry):
+            if entry.epoch == 2:
+                raise KilledError
+
+    with pytest.raises(KilledError):
+        run_experiment(experiment, tmp_path / "broken", watcher=Killer())
+    (resumed,) = run_experiment(experiment, tmp_path / "broken")
+    assert [entry.train_loss for entry in resumed.history] == [entry.train_loss for entry in whole.history]
+    (one,) = plan_runs(experiment)
+    first, second = (load_file(one.weights(tmp_path / name)) for name in ("whole", "broken"))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_validation_digits_are_neither_trained_nor_tested_on():
+    config = load_experiment("field", "quick").settings.data
+    digits = embedded_digits()
+    split = divide(digits.labels, config, 3)
+    assert [len(part) for part in (split.train, split.val, split.test)] == [300, 100, 500]
+    assert len(torch.cat([split.train, split.val, split.test]).unique()) == 900
+    seen = DigitStore("cpu").of(config, 3)
+    scales = torch.from_numpy(parse_scales(config.scales).draw(10_000, 0))
+    images = make_scaled(digits.images, scales, 28, "bicubic")
+    torch.testing.assert_close(seen.val, images[split.val] - images[split.train].double().mean().item())

@@ -130,7 +130,7 @@ class DataConfig:
         _at_least(self, 2, "sets")
         if (self.val or self.stratified) and not self.test:
             raise ValueError(f"`test` must be above 0 with `val` (={self.val}) or `stratified` (={self.stratified})")
-        choices = {"truncate": TRUNCATIONS, "interpolation": INTERPOLATIONS, "part": ("", *PARTS, ALL)}
+        choices = {"truncate": TRUNCATIONS, "interpolation": INTERPOLATIONS, "part": (*PARTS, ALL, "")}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
