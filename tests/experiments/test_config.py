@@ -109,8 +109,11 @@ def test_one_point_can_be_chosen():
 WRONG = {
     "figure": (("table1", "quick", {"figure.kind": "pie"}), "`kind` of a figure must be one of lines, bars, got 'pie'"),
     "none to train": (("table1", "quick", {"data.held_out": 500}), r"`held_out` \(=500\) must leave .* \(=500\)"),
-    "maps of two": (("field", "quick", {"network.maps": [3, 4]}), "`maps` must be 3 numbers for cnn, got 2"),
-    "maps of three": (("table1", "quick", {"network.maps": [3, 4, 5]}), "`maps` must be 2 numbers for convnet, got 3"),
+    "maps of two": (("field", "quick", {"network.maps": [3, 4]}), r"`maps` must be 3 numbers for cnn, got \[3, 4\]"),
+    "maps of three": (
+        ("table1", "quick", {"network.maps": [3, 4, 5]}),
+        r"`maps` must be 2 numbers for convnet, got \[3, 4, 5\]",
+    ),
     "val alone": (("table1", "quick", {"data.val": 5}), r"`test` must be above 0 with `val` \(=5\)"),
     "part": (("field", "quick", {"data.part": "half"}), "`part` must be one of train, test, all, , got 'half'"),
     "optimizer": (("field", "quick", {"training.optimizer": "lbfgs"}), "`optimizer` must be one of sgd, adam, adamw"),

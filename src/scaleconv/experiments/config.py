@@ -31,14 +31,15 @@ from ..models.alignment import ALIGNMENTS, BORDERS
 from ..models.images import check_count
 from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
-from ..nn.scale_invariant import NORMS
+from ..nn.scale_invariant import NORMS, SIZES
 from ..ops.levels import POOLS
 from ..ops.signature import DEFAULT_SCALES, check_scales
 
 T = TypeVar("T")
 
 # All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.
-TITLES = {**{name: UNSUPERVISED[name] for name in ("rbm", "si_rbm")}, **NETWORKS, "pixels": UNSUPERVISED["pixels"]}
+RBMS = {name: UNSUPERVISED[name] for name in ("rbm", "si_rbm")}
+TITLES = {**RBMS, **NETWORKS, **LATER, "pixels": UNSUPERVISED["pixels"]}
 TRAINING_CHOICES = {
     "optimizer": ("sgd", "adam", "adamw"),
     "keep": ("last", "best", "average"),
@@ -79,6 +80,8 @@ class DataConfig:
         part: `train`, `test` or `all` of its digits; empty for the training digits, or the only ones there are.
         scales: distribution of the digits' scales, as `parse_scales` reads it.
         interpolation: `bilinear` or `bicubic`, of the scaled digits.
+        smoothed: whether digits are smoothed in proportion to their scale and contrasted, as in MNIST Large Scale.
+        shifted: whether a digit lies anywhere on the canvas, and not in its middle.
         size: side of the canvas.
         seed: of the scales.
         train: digits to train on.
@@ -103,6 +106,8 @@ class DataConfig:
     part: str = ""
     scales: str = "uniform:0.3,1"
     interpolation: str = "bilinear"
+    smoothed: bool = False
+    shifted: bool = False
     size: int = 28
     seed: int = 0
     train: int = 10_000
@@ -149,7 +154,7 @@ class NetworkConfig:
         antialias: whether scale-invariant layers smooth an image before they shrink it.
         align, border: rules of the layers of the SI-ConvNet, as `AlignedSIConv2d` has them; the defaults are those of
             `SIConv2d`.
-        upsample, dropout, pool, norm: of the networks of the later literature, as `make_later_model` has them.
+        upsample, dropout, pool, norm, levels: of the networks of the later literature, as `make_later_model` has them.
     """
 
     maps: tuple[int, ...] = (36, 64)
@@ -164,10 +169,11 @@ class NetworkConfig:
     dropout: float = 0.7
     pool: str = "max"
     norm: str = "joint"
+    levels: str = "input"
 
     def __post_init__(self) -> None:
         check_scales(self.scales)
-        choices = {"align": ALIGNMENTS, "border": BORDERS, "pool": POOLS, "norm": NORMS}
+        choices = {"align": ALIGNMENTS, "border": BORDERS, "pool": POOLS, "norm": NORMS, "levels": SIZES}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
@@ -181,12 +187,18 @@ class NetworkConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"`dropout` must lie between 0 and 1, below 1, got {self.dropout}")
 
+    def check_stages(self, model: str) -> None:
+        """Refuse a number of maps that is not that of the network's stages."""
+        if (stages := 3 if model in LATER else 2) != len(self.maps):
+            raise ValueError(f"`maps` must be {stages} numbers for {model}, got {list(self.maps)}")
+
     def shape(self, size: int) -> Shape:
         """Of the paper's networks, for images of a size."""
         return Shape((self.maps[0], self.maps[1]), self.kernel, size, self.hidden)
 
     def make(self, model: str, size: int) -> nn.Module:
         """Make the network of this name for images of a size."""
+        self.check_stages(model)
         if model in LATER:
             return make_later_model(
                 model,
@@ -198,6 +210,7 @@ class NetworkConfig:
                 antialias=self.antialias,
                 pool=self.pool,
                 norm=self.norm,
+                levels=self.levels,
             )
         return make_model(
             model,
@@ -534,10 +547,9 @@ class Experiment:
             if misfits := [name for name in self.models if (name in DENSE) != bool(data.scene)]:
                 kind = "predict every pixel where `data.scene` is above 0" if data.scene else "predict one label"
                 raise ValueError(f"`models` must {kind}, got {misfits[0]!r}")
-            stages = len(point.settings.network.maps)
-            networks = [name for name in self.models if name not in UNSUPERVISED]
-            if misfits := [name for name in networks if (3 if name in LATER else 2) != stages]:
-                raise ValueError(f"`maps` must be {5 - stages} numbers for {misfits[0]}, got {stages}")
+            for name in self.models:
+                if name not in UNSUPERVISED:
+                    point.settings.network.check_stages(name)
             for fold in self.folds:
                 most = MOST_DRAWS if data.test else data.sets - 1
                 if not 0 <= fold <= most:

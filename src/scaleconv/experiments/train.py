@@ -32,6 +32,7 @@ from ..data import (
     parse_scales,
     scalar_mean,
 )
+from ..data.appearance import shift, smooth
 from ..models import AUGMENTED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
 from ..models.contrastive import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
@@ -153,6 +154,7 @@ class RunDigits:
             return scenes.images - self.mean, scenes.labels
         interpolation = self.config.interpolation
         made = make_scaled(self.originals[:count], scale, self.config.size, interpolation, truncate="allow")
+        made = appearance(made, scale, self.config, self.originals.shape[2])
         return made - self.mean, self.original_labels[:count]
 
     def pixels(self, images: Tensor) -> Tensor:
@@ -175,9 +177,8 @@ class DigitStore:
     def of(self, config: DataConfig, fold: int) -> RunDigits:
         digits = self._load(config)
         split = divide(digits.labels, config, fold)
-        train, test, val = (
-            self._images(config, part, test=part is split.test) for part in (split.train, split.test, split.val)
-        )
+        train, test = (self._images(config, part, test=part is split.test) for part in (split.train, split.test))
+        val = self._images(config, split.val, test=True) if config.val else (test[0][:0], test[1][:0])
         mean = scalar_mean(train[0])
         return RunDigits(
             train=train[0] - mean,
@@ -209,7 +210,7 @@ class DigitStore:
         return self._digits[key]
 
     def _scaled(self, config: DataConfig) -> ScaledSet:
-        named = ("dataset", "part", "scales", "interpolation", "size", "seed", "truncate")
+        named = ("dataset", "part", "scales", "interpolation", "smoothed", "shifted", "size", "seed", "truncate")
         key = DataConfig(**{name: getattr(config, name) for name in named})  # the rest does not change the set
         if key not in self._sets:
             made = make_set(
@@ -221,8 +222,15 @@ class DigitStore:
                 truncate=config.truncate,
             )
             images, labels, factors = (part.to(self.device) for part in (made.images, made.labels, made.scales))
+            images = appearance(images, factors, config, self._load(config).images.shape[2])
             self._sets[key] = ScaledSet(images, labels, factors, made.parameters)
         return self._sets[key]
+
+
+def appearance(images: Tensor, scales: Tensor | float, config: DataConfig, side: int) -> Tensor:
+    """Scaled digits, made from images of a side, as the settings want them to look."""
+    images = shift(images, scales, side, config.seed) if config.shifted else images
+    return smooth(images, scales) if config.smoothed else images
 
 
 def compose(

@@ -1,13 +1,12 @@
 """The networks of the paper and those it is compared with, and their names in configurations and records.
 
-`TITLES` are the networks that `make_model` makes; those in `DENSE` predict every pixel, and those in `LATER` are of the
-later literature. `UNSUPERVISED` are those that learn features without labels first.
+`TITLES` are the networks that `make_model` makes; those in `DENSE` predict every pixel. `LATER` are those of the later
+literature, by `make_later_model`. `UNSUPERVISED` are those that learn features without labels first.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import nn
 
@@ -38,6 +37,8 @@ TITLES = {
     "si_fcn": "SI-FCN",
     "unet": "U-Net",
     "si_unet": "SI-U-Net",
+}
+LATER = {
     "cnn": "CNN",
     "cropped_cnn": "CNN, cropped layers",
     "si_cnn": "SI-CNN",
@@ -46,7 +47,6 @@ TITLES = {
     "pyramid_deep_cnn": "ScaleInvariant(deep CNN)",
 }
 AUGMENTED = "augmented"  # a ConvNet; what is different is how it is trained
-LATER = ("cnn", "cropped_cnn", "si_cnn", "pyramid_cnn", "deep_cnn", "pyramid_deep_cnn")
 DENSE = {"fcn": FullyConvolutional, "si_fcn": FullyConvolutional, "unet": UNet, "si_unet": UNet}
 
 
@@ -94,7 +94,7 @@ def make_model(
     if name in DENSE:
         conv = partial(SIConv2d, scales=tuple(scales), antialias=antialias) if name.startswith("si_") else nn.Conv2d
         return DENSE[name](conv, replace(shape, classes=shape.classes + 1))
-    raise ValueError(f"`name` must be one of {', '.join(set(TITLES) - set(LATER))}, got {name!r}")
+    raise ValueError(f"`name` must be one of {', '.join(TITLES)}, got {name!r}")
 
 
 def make_later_model(
@@ -106,7 +106,9 @@ def make_later_model(
     upsample: int = 1,
     dropout: float = 0.7,
     antialias: bool = False,
-    **pyramid: Any,
+    pool: str = "max",
+    norm: str = "joint",
+    levels: str = "input",
 ) -> nn.Module:
     """Make a network of the later literature.
 
@@ -118,7 +120,7 @@ def make_later_model(
         upsample: repeat every pixel so often along each axis first; 56×56 in the literature is 28×28, doubled.
         dropout: share of the units before the last layer that is left out in training.
         antialias: whether scale-invariant layers and pyramids average pixels where they shrink.
-        pyramid: `pool` and `norm` of `ScaleInvariant`.
+        pool, norm, levels: of `ScaleInvariant`, which calls the last one `size`.
     """
     if name not in LATER:
         raise ValueError(f"`name` must be one of {', '.join(LATER)}, got {name!r}")
@@ -134,7 +136,7 @@ def make_later_model(
         }
         network = ScaleCNN(layers[plain], size * upsample, maps, dropout=dropout)
     if name.startswith("pyramid"):
-        network = ScaleInvariant(network, scales, size="input", antialias=antialias, **pyramid)
+        network = ScaleInvariant(network, scales, pool=pool, norm=norm, size=levels, antialias=antialias)  # type: ignore[arg-type]
     return network if upsample == 1 else nn.Sequential(nn.Upsample(scale_factor=upsample), network)
 
 

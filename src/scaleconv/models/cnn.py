@@ -68,9 +68,10 @@ class ScaleCNN(nn.Module):
 
 
 class DeepScaleCNN(nn.Module):
-    """Convolutions of 3×3, two to a stage, BatchNorm before each ReLU, and a mean over the last map; for any size.
+    """Convolutions of 3×3, two to a stage, BatchNorm before each ReLU, and the maximum of each last map; for any size.
 
-    Fewer parameters than `ScaleCNN`, and twice its layers.
+    Fewer parameters than `ScaleCNN`, and twice its layers. What it answers does not depend on how much background there
+    is around a digit, nor on where the digit lies.
 
     Args:
         maps: of the three stages.
@@ -79,7 +80,7 @@ class DeepScaleCNN(nn.Module):
 
     Example:
         >>> sum(parameter.numel() for parameter in DeepScaleCNN().parameters())
-        460666
+        459226
     """
 
     def __init__(self, maps: tuple[int, int, int] = (48, 96, 144), *, dropout: float = 0.3, classes: int = 10) -> None:
@@ -93,11 +94,11 @@ class DeepScaleCNN(nn.Module):
             if stage < len(maps) - 1:
                 stages.append(nn.MaxPool2d(2))
         self.stages = nn.Sequential(*stages)
-        self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(2 * maps[-1], classes))
+        self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(maps[-1], classes))
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.stages(images / PIXEL_DEVIATION)
-        logits: Tensor = self.classifier(torch.cat([features.mean((2, 3)), features.amax((2, 3))], 1))
+        logits: Tensor = self.classifier(features.amax((2, 3)))
         return logits
 
 
