@@ -333,6 +333,35 @@ def test_on_a_gpu_each_fold_ends_as_if_alone(model, exact, monkeypatch):
         assert trainer.mean_loss() == pytest.approx(step_by_step.mean_loss(), rel=1e-3)
 
 
+def later_fold(name, fold, keep):
+    """A network of the later literature on a GPU, without dropout, since what that drops depends on the group."""
+    plain = make_fold("convnet", fold, "cuda")
+    torch.manual_seed(0)
+    network = make_later_model(name, 28, (8, 12, 16), (1, 1.5), dropout=0.0, pool="logsumexp").cuda()
+    recipe = TrainingConfig(
+        batch=16, optimizer="adamw", cosine=True, epochs=3, smoothing=0.1, keep=keep, average=0.9, bias_rate=1.0
+    )
+    return Trainer(
+        network, plain.images, plain.labels, recipe, seed=3, fold=fold, augment=True, interpolation="bicubic"
+    )
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("keep", ["best", "average"])
+@pytest.mark.parametrize("name", ["cnn", "cropped_cnn", "si_cnn", "pyramid_cnn", "pyramid_deep_cnn"])
+def test_on_a_gpu_moments_norms_and_means_are_those_of_steps_one_by_one(name, keep, exact):
+    trainers = [later_fold(name, fold, keep) for fold in range(2)]
+    TrainerGroup(trainers).epoch(1)
+    for fold, trainer in enumerate(trainers):
+        alone = later_fold(name, fold, keep)
+        start = {key: tensor.clone() for key, tensor in alone.state().items()}
+        step_through(alone, 1)
+        assert trainer.state().keys() == alone.state().keys()
+        for key, end in alone.state().items():
+            moved = (end - start[key]).norm() if key in start else end.norm()
+            assert (trainer.state()[key] - end).float().norm() <= 0.02 * moved + 1e-5 * end.float().norm(), key
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_on_the_cpu_each_fold_ends_as_if_alone(model):
     trainers = [make_fold(model, fold, "cpu") for fold in range(2)]
