@@ -248,3 +248,14 @@ def test_consistency_is_the_share_of_digits_that_keep_their_class(digits):
     assert found["same class at all scales so far"].y == pytest.approx([2.0 * count for count in both])
     norms = [(answers[scale] - answers[1.0]).norm() / answers[1.0].norm() for scale in (0.4, 0.7, 1.0)]
     assert found["distance"].y == pytest.approx([100 * float(norm) for norm in norms], abs=1e-3)
+
+
+def test_a_network_of_the_same_point_in_another_item_is_used_again(tmp_path):
+    changes = {"models": ["cnn"], "folds": [1], "training.epochs": 1, "training.drops": []}
+    field = load_experiment("field", "quick", changes)
+    trained = {record.point: record for record in run_experiment(field, tmp_path / "field-quick")}
+    other = load_experiment("consistency", "quick", {**changes, "measure.digits": 20})
+    (record,) = run_experiment(other, tmp_path / "consistency-quick")
+    assert record.point == "28"
+    assert record.history == trained["28"].history
+    assert record.history != trained["28p"].history
