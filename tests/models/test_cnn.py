@@ -70,3 +70,13 @@ def test_the_cropped_layer_is_not_the_papers():
 def test_a_padding_that_changes_the_size_is_refused():
     with pytest.raises(ValueError, match=r"`padding` must be half of an odd kernel_size \(=5\), got 1"):
         CroppedSIConv2d(1, 1, 5, padding=1)
+
+
+@pytest.mark.parametrize("name", ["cnn", "deep_cnn"])
+def test_pixels_are_divided_by_the_deviation_that_the_literature_names(name):
+    network = make_later_model(name, 28, (3, 4, 5)).eval()
+    images = random(2, 1, 28, 28, seed=1, dtype=torch.float32)
+    seen = []
+    network.stages.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    network(images)
+    torch.testing.assert_close(seen[0], images / 0.2161)
