@@ -207,16 +207,20 @@ def test_nearest_rounds_half_away_from_zero():
 def test_gradients_match_finite_differences_once_and_twice(interpolation, border):
     call = {"padding": 1, "stride": (1, 2), "interpolation": interpolation, "border": border, "transforms": MIXED}
     arguments = ((1, 2), (1, 1), (1, 1), 1, MIXED, interpolation, border)
-    for seed in range(500):
+    for seed in range(100):
         tensors = tensors_of((1, 2, 4, 5), (2, 2, 2, 2), seed=3 * seed)
-        if reference.gap(aligned_by_loops(tensors, *arguments)).min() > 1e-4:
+        gap = reference.gap(aligned_by_loops(tensors, *arguments))
+        if ((gap > 1e-4) | (gap == 0)).all():  # levels that are equal read the same pixels, and stay equal
             break
+    else:
+        raise AssertionError("no such tensors among 100 seeds")
     tensors = [tensor.requires_grad_() for tensor in tensors]
 
     def layer(*tensors):
         return ti_conv2d(*tensors, **call)
 
-    assert torch.autograd.gradcheck(layer, tensors, check_forward_ad=True)
+    assert torch.autograd.gradcheck(layer, tensors)
+    assert torch.autograd.gradcheck(layer, tensors, check_forward_ad=True, fast_mode=True)
     assert torch.autograd.gradgradcheck(layer, tensors, check_fwd_over_rev=True, fast_mode=True)
 
 
