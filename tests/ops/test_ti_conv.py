@@ -75,7 +75,7 @@ def plan_of(tensors, call, gpu=False):
 def test_agrees_with_the_loop_reference():
     seen = Counter()
 
-    @settings(max_examples=300, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=200, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(calls(), st.integers(0, 2**31))
     def agree(call, seed):
         tensors = tensors_of(*call[:2], seed=seed)
@@ -94,9 +94,9 @@ def test_agrees_with_the_loop_reference():
         seen["another wins"] += bool((true_winner != call[6].index(rotation(0))).any())
 
     agree()
-    assert min(seen[each] for each in ("zeros", "clamp", "reflect", "nearest", "bilinear")) >= 50, seen
-    assert min(seen[each] for each in ("mixed", "strided", "another wins")) >= 100, seen
-    assert seen["uncovered"] >= 20, seen
+    assert min(seen[each] for each in ("zeros", "clamp", "reflect", "nearest", "bilinear")) >= 30, seen
+    assert min(seen[each] for each in ("mixed", "strided", "another wins")) >= 65, seen
+    assert seen["uncovered"] >= 12, seen
 
 
 def test_gradients_of_the_plan_are_those_of_autograd():
