@@ -106,7 +106,8 @@ def test_importing_the_layer_imports_torch_and_ours_alone_in_no_time():
     ours = {name for name in imported if name.split(".")[0] == "scaleconv"}
     assert {name.split(".")[1] for name in ours if "." in name} == {"nn", "ops"}
     assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} == ours
-    # It takes 30 ms of the processor and 1.5 MiB; importing the compiler, which is easy to do by accident, takes 1.7 s and 74 MiB.
+    # It takes 30 ms of the processor and 1.5 MiB. To import the compiler, which happens by accident, takes 1.7 s and
+    # 74 MiB.
     assert seconds < 0.5
     assert mib < 15
 
