@@ -31,7 +31,7 @@ def network():
 
 def layer(scales):
     torch.manual_seed(0)
-    return SIConv2d(3, 2, 3, stride=2, padding=1, scales=scales).eval()
+    return SIConv2d(3, 2, 3, stride=2, padding=(1, 0), scales=scales).eval()
 
 
 def pyramid(scales=SCALES):
