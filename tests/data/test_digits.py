@@ -56,6 +56,16 @@ def test_files_are_read_gzipped_or_not_from_either_folder(dataset, contents, tmp
     assert len(load_digits("small", "test", data_dir=tmp_path / "here")) == 20
 
 
+def test_all_digits_are_the_training_digits_and_then_the_test_digits(dataset, folder):
+    train, test, both = (load_digits("small", part, data_dir=folder) for part in ("train", "test", "all"))
+    assert len(both) == 50
+    assert torch.equal(both.images[:30], train.images)
+    assert torch.equal(both.images[30:], test.images)
+    assert torch.equal(both.labels[30:], test.labels)
+    assert both.part == "all"
+    assert both.checksums[1] == f"{train.checksums[1]} {test.checksums[1]}"
+
+
 def test_digits_are_looked_for_in_the_argument_then_the_variable_then_the_cache(
     dataset, folder, cache, tmp_path, monkeypatch
 ):

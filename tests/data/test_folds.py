@@ -51,7 +51,7 @@ def test_the_reduced_folds_are_the_same_at_a_tenth(embedded):
 @pytest.mark.parametrize("test", [range(29, 60), range(10, 60)])
 def test_a_digit_that_would_train_and_test_is_refused(test):
     split = folds.Split(torch.arange(30), torch.tensor(list(test)))
-    with pytest.raises(ValueError, match="a digit is in the training and in the test set"):
+    with pytest.raises(ValueError, match="a digit is in two of the sets"):
         folds._checked(split, LABELS)
 
 
@@ -132,3 +132,33 @@ def test_as_many_held_out_digits_as_there_are_is_refused(count):
     fold = make_folds(LABELS[:600], 100)[0]
     with pytest.raises(ValueError, match=rf"`count` \(={count}\) must lie between 1 and 99"):
         hold_out(fold, count, LABELS[:600])
+
+
+UNEVEN = torch.cat([torch.full((100 * (label + 1),), label) for label in range(10)])  # 100 of class 0, 1,000 of class 9
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_stratified_split_has_the_shares_of_all_digits_to_within_one_digit(seed):
+    split = make_split(UNEVEN, 1100, 2200, val=550, seed=seed, stratified=True)
+    for part, count in ((split.train, 1100), (split.test, 2200), (split.val, 550)):
+        assert len(part.unique()) == count
+        found = torch.bincount(UNEVEN[part], minlength=10)
+        assert ((found - torch.arange(1, 11) * count / 55).abs() <= 1).all()
+    assert len(torch.cat([split.train, split.test, split.val]).unique()) == 1100 + 2200 + 550
+    drawn = make_split(UNEVEN, 1100, 2200, val=550, seed=seed)
+    assert (torch.bincount(UNEVEN[drawn.test], minlength=10) - torch.arange(1, 11) * 40).abs().max() > 1
+    assert not torch.equal(split.test, make_split(UNEVEN, 1100, 2200, seed=seed + 1, stratified=True).test)
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_validation_and_test_digits_stay_while_the_training_set_grows(stratified):
+    few, many = (make_split(LABELS, count, 500, val=300, seed=2, stratified=stratified) for count in (100, 900))
+    assert torch.equal(few.test, many.test)
+    assert torch.equal(few.val, many.val)
+    assert set(few.train.tolist()) < set(many.train.tolist())
+    assert len(make_split(LABELS, 100, 500).val) == 0
+
+
+def test_a_negative_number_of_validation_digits_is_refused():
+    with pytest.raises(ValueError, match=r"`val` \(=-1\) at least 0"):
+        make_split(LABELS, val=-1)

@@ -260,3 +260,33 @@ def test_a_check_that_does_not_exist_is_named():
     item = load_item("fig4a", "paper", {"checks": ["luck"]})
     with pytest.raises(ValueError, match=r"`checks` of fig4a must be among table, below, .*, got 'luck'"):
         check_claims(item, CURVES["fig4a"])
+
+
+def field_records(errors):
+    """Errors of a model at 28 and 28+, the same in each of three folds."""
+    places = (("28", 1.0, "28"), ("28p", 2.0, "28+"))
+    return [
+        record(model, fold, error, name, x, label)
+        for model, values in errors.items()
+        for (name, x, label), error in zip(places, values, strict=True)
+        for fold in range(3)
+    ]
+
+
+def test_in_the_field_the_layer_must_be_below_the_plain_network_and_the_cropped_layers():
+    plain, cropped = "SI-CNN below CNN at every point", "SI-CNN below CNN, cropped layers at every point"
+    errors = {"cnn": (2.5, 2.0), "cropped_cnn": (2.4, 1.9), "si_cnn": (2.3, 1.8)}
+    found = claims("field", field_records(errors))
+    assert (found[plain].verdict, found[cropped].verdict) == ("same", "same")
+    found = claims("field", field_records({**errors, "si_cnn": (2.3, 1.95)}))
+    assert (found[plain].verdict, found[cropped].verdict) == ("same", "worse")
+    assert claims("field", field_records({"cnn": (2.5, 2.0)})) == {}
+
+
+@pytest.mark.parametrize(("error", "expected"), [(1.69, "better"), (1.70, "same"), (1.71, "worse")])
+def test_the_best_published_number_is_compared_with_the_lowest_of_ours(error, expected):
+    found = claims("lead", field_records({"cnn": (2.5, 2.0), "pyramid_cnn": (error, 2.1)}))
+    assert found["best published at 28: 1.70 %"].verdict == expected
+    assert found["best published at 28: 1.70 %"].ours.startswith(f"ScaleInvariant(CNN) {error:.2f} %")
+    assert found["best published at 28+: 1.76 %"].ours.startswith("CNN 2.00 %")
+    assert set(found) == {"best published at 28: 1.70 %", "best published at 28+: 1.76 %"}

@@ -109,6 +109,18 @@ def test_one_point_can_be_chosen():
 WRONG = {
     "figure": (("table1", "quick", {"figure.kind": "pie"}), "`kind` of a figure must be one of lines, bars, got 'pie'"),
     "none to train": (("table1", "quick", {"data.held_out": 500}), r"`held_out` \(=500\) must leave .* \(=500\)"),
+    "maps of two": (("field", "quick", {"network.maps": [3, 4]}), r"`maps` must be 3 numbers for cnn, got \[3, 4\]"),
+    "maps of three": (
+        ("table1", "quick", {"network.maps": [3, 4, 5]}),
+        r"`maps` must be 2 numbers for convnet, got \[3, 4, 5\]",
+    ),
+    "val alone": (("table1", "quick", {"data.val": 5}), r"`test` must be above 0 with `val` \(=5\)"),
+    "part": (("field", "quick", {"data.part": "half"}), "`part` must be one of train, test, all, , got 'half'"),
+    "optimizer": (("field", "quick", {"training.optimizer": "lbfgs"}), "`optimizer` must be one of sgd, adam, adamw"),
+    "keep": (("field", "quick", {"training.keep": "worst"}), "`keep` must be one of last, best, average, got 'worst'"),
+    "two schedules": (("field", "quick", {"training.cosine": True}), "`cosine` must be off where `drops` are given"),
+    "dropout": (("field", "quick", {"network.dropout": 1.0}), "`dropout` must lie between 0 and 1, below 1, got 1.0"),
+    "pool": (("lead", "quick", {"network.pool": "sum"}), "`pool` must be one of max, logsumexp, mean, got 'sum'"),
     "item": (("table9", "quick", {}), "`item` must be one of .*table1.*, got 'table9'"),
     "preset": (("table1", "fast", {}), "`preset` must be one of quick, paper, got 'fast'"),
     "key": (("table1", "quick", {"training.foo": 1}), r"`foo` in table1.toml, \[training\] is unknown"),
@@ -148,7 +160,7 @@ WRONG = {
     "rbm key": (("table1", "quick", {"rbm.scales": [1.0]}), r"`scales` in table1.toml, \[rbm\] is unknown"),
     "penalties": (("table1", "quick", {"softmax.penalties": []}), r"`penalties` must hold at least one, .* got \[\]"),
     "held out": (("table1", "quick", {"softmax.held_out": 1}), "`held_out` must lie between 0 and 1, got 1.0"),
-    "maps": (("table1", "quick", {"network.maps": [3]}), "`maps` must be two positive numbers"),
+    "maps": (("table1", "quick", {"network.maps": [3]}), "`maps` must be two or three positive numbers"),
 }
 
 

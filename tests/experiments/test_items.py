@@ -70,7 +70,7 @@ def test_every_file_reads_under_every_preset(item, preset):
     assert len(loaded.folds) >= 3
     if isinstance(loaded, Experiment):
         assert loaded.baseline in loaded.models
-        dataset = "embedded" if preset == "quick" else "mnist"
+        dataset = "embedded" if preset == "quick" else "fashion" if item == "fashion" else "mnist"
         assert {point.settings.data.dataset for point in loaded.points} == {dataset}
 
 

@@ -231,3 +231,31 @@ def test_a_new_measure_is_one_registered_function(results):
     finally:
         MEASURES.clear()
         MEASURES.update(before)
+
+
+def test_consistency_is_the_share_of_digits_that_keep_their_class(digits):
+    changes = {"models": ["cnn"], "folds": [1], "measure.scales": [0.4, 0.7], "measure.digits": 50}
+    (one,) = plan_runs(load_experiment("consistency", "quick", changes))
+    network, seen = one.network().eval(), digits.of(one.settings.data, 1)
+    found = measure(one, network, seen)
+    with torch.no_grad():
+        answers = {scale: network(seen.at_scale(scale, 50)[0]) for scale in (0.4, 0.7, 1.0)}
+    same = {scale: answers[scale].argmax(1) == answers[1.0].argmax(1) for scale in answers}
+    assert 0 < same[0.4].sum() < 50
+    assert found["same class"].x == [0.4, 0.7, 1.0]
+    assert found["same class"].y == pytest.approx([2.0 * same[scale].sum().item() for scale in (0.4, 0.7, 1.0)])
+    both = [(same[0.4] & same[0.7]).sum().item(), same[0.7].sum().item(), 50]
+    assert found["same class at all scales so far"].y == pytest.approx([2.0 * count for count in both])
+    norms = [(answers[scale] - answers[1.0]).norm() / answers[1.0].norm() for scale in (0.4, 0.7, 1.0)]
+    assert found["distance"].y == pytest.approx([100 * float(norm) for norm in norms], abs=1e-3)
+
+
+def test_a_network_of_the_same_point_in_another_item_is_used_again(tmp_path):
+    changes = {"models": ["cnn"], "folds": [1], "training.epochs": 1, "training.drops": []}
+    field = load_experiment("field", "quick", changes)
+    trained = {record.point: record for record in run_experiment(field, tmp_path / "field-quick")}
+    other = load_experiment("consistency", "quick", {**changes, "measure.digits": 20})
+    (record,) = run_experiment(other, tmp_path / "consistency-quick")
+    assert record.point == "28"
+    assert record.history == trained["28"].history
+    assert record.history != trained["28p"].history

@@ -207,17 +207,20 @@ def test_the_folder_with_records_is_found_by_its_beginning(tree):
     assert find_folder(results, "fig4b", small=False) is None
 
 
-def test_the_page_of_this_repository_says_what_its_records_say():
+FIELD = {"field", "lead", "consistency", "large", "stir", "fashion"}
+
+
+@pytest.mark.parametrize(("name", "items"), [("reproduction", set(ITEMS) - FIELD), ("field", FIELD)])
+def test_the_pages_of_this_repository_say_what_its_records_say(name, items):
     """Made by `scaleconv report`; whoever adds records runs it again."""
-    page = (ROOT / "docs" / "reproduction.md").read_text()
-    shown = [item for item in ITEMS if f"<!-- begin {item} -->" in page]
-    assert set(shown) == set(ITEMS)
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    assert {item for item in ITEMS if f"<!-- begin {item} -->" in page} == items
     checked = 0
-    for item in shown:
+    for item in items:
         loaded, folder = load_item(item), find_folder(ROOT / "results", item, small=False)
         if folder is None:
             assert f"<!-- begin {item} -->\nNo records yet.\n<!-- end {item} -->" in page
-            assert not loaded.checks, f"{item} is of the paper, and has no records"
+            assert item in FIELD or not loaded.checks, f"{item} is of the paper, and has no records"
             continue
         records = read_records(folder)
         assert markdown(loaded, records).strip() in page
@@ -225,7 +228,8 @@ def test_the_page_of_this_repository_says_what_its_records_say():
         for claim in check_claims(loaded, records):
             assert f"| {item} | {claim.paper} | {claim.ours} | {claim.verdict or report.UNDECIDED} |" in page
             checked += 1
-    assert checked == re.search(r"<!-- begin claims -->(.*?)<!-- end", page, re.DOTALL).group(1).count("\n|") - 2 >= 20
+    assert checked == re.search(r"<!-- begin claims -->(.*?)<!-- end", page, re.DOTALL).group(1).count("\n|") - 2
+    assert checked >= 20 or name == "field"
 
 
 def test_every_figure_is_kept_once():

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from scaleconv.experiments import sgd
 from scaleconv.experiments.config import TrainingConfig
 from scaleconv.experiments.sgd import Trainer, TrainerGroup, choose_device, error_rate, rescale
-from scaleconv.models import Shape, make_model
+from scaleconv.models import Shape, make_later_model, make_model
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 MODELS = ["convnet", "si_convnet", "hierarchical"]
@@ -154,6 +154,109 @@ def test_a_state_restored_goes_on_bit_for_bit():
         assert not torch.equal(tensor, kept[name])
 
 
+def make_later(count=40, **recipe):
+    """A network with BatchNorm and dropout, in float64."""
+    plain = make_trainer(count=count)
+    torch.manual_seed(0)
+    network = make_later_model("cnn", 28, (2, 3, 4), dropout=0.5).double()
+    settings = TrainingConfig(batch=8, bias_rate=1.0, **recipe)
+    return Trainer(network, plain.images, plain.labels, settings, seed=3, fold=0)
+
+
+def train_alone(optimiser, other, rates, smoothing=0.0):
+    """The same steps by PyTorch's own optimiser; the weights after each."""
+    orders = [torch.from_numpy(np.random.default_rng([3, 0, number]).permutation(40)) for number in (1, 2)]
+    passed = []
+    for rate, chosen in zip(rates, torch.cat(orders).split(8), strict=True):
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.zero_grad()
+        F.cross_entropy(other.network(other.images[chosen]), other.labels[chosen], label_smoothing=smoothing).backward()
+        optimiser.step()
+        passed.append([value.detach().clone() for value in other.network.parameters()])
+    return passed
+
+
+def test_adam_drops_its_rate_to_a_tenth_after_the_named_epochs():
+    recipe = {"optimizer": "adam", "learning_rate": 0.003, "weight_decay": 0.0, "drops": (1,), "epochs": 2}
+    trainer, other = (make_trainer(bias_rate=1.0, **recipe) for _ in range(2))
+    group = TrainerGroup([trainer])
+    group.epoch(1)
+    group.epoch(2)
+    adam = torch.optim.Adam(other.network.parameters(), lr=0.003)
+    expected = train_alone(adam, other, [0.003] * 5 + [0.0003] * 5)[-1]
+    for value, wanted in zip(trainer.network.parameters(), expected, strict=True):
+        torch.testing.assert_close(value.detach(), wanted, rtol=1e-5, atol=1e-9)
+
+
+def test_adamw_follows_a_cosine_smooths_labels_and_decays_weights_alone():
+    recipe = {"optimizer": "adamw", "learning_rate": 0.003, "weight_decay": 0.5, "cosine": True, "epochs": 2}
+    trainer, other = (make_trainer(bias_rate=1.0, smoothing=0.1, keep="average", average=0.5, **recipe) for _ in "ab")
+    group = TrainerGroup([trainer])
+    group.epoch(1)
+    group.epoch(2)
+    weights = [value for name, value in other.network.named_parameters() if name.endswith("weight")]
+    biases = [value for name, value in other.network.named_parameters() if name.endswith("bias")]
+    adamw = torch.optim.AdamW([{"params": weights, "weight_decay": 0.5}, {"params": biases, "weight_decay": 0.0}])
+    rates = [0.003 * (1 + np.cos(np.pi * step / 10)) / 2 for step in range(10)]
+    passed = train_alone(adamw, other, rates, smoothing=0.1)
+    mean = [value.detach() for value in make_trainer().network.parameters()]
+    for step, values in enumerate(passed):
+        decay = min(0.5, (2 + step) / (11 + step))
+        mean = [decay * old + (1 - decay) * new for old, new in zip(mean, values, strict=True)]
+    for value, wanted in zip(trainer.network.parameters(), passed[-1], strict=True):
+        torch.testing.assert_close(value.detach(), wanted, rtol=1e-5, atol=1e-9)
+    assert trainer.tested is trainer.kept
+    for value, wanted in zip(trainer.tested.parameters(), mean, strict=True):
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-8)
+
+
+def test_the_best_network_is_that_of_the_epoch_with_the_lowest_validation_error():
+    trainer = make_later(keep="best", optimizer="adam")
+    group, states = TrainerGroup([trainer]), []
+    errors = [5.0, 3.0, 4.0, 3.0]
+    for epoch in range(1, 5):
+        group.epoch(epoch)
+        states.append({name: value.clone() for name, value in trainer.network.state_dict().items()})
+        trainer.keep_best(errors[:epoch])
+    for name, value in trainer.tested.state_dict().items():
+        assert torch.equal(value, states[1][name])
+    assert any(not torch.equal(value, states[3][name]) for name, value in trainer.tested.state_dict().items())
+
+
+@pytest.mark.parametrize("keep", ["last", "best", "average"])
+def test_norms_dropout_and_moments_go_on_bit_for_bit(keep):
+    trainer, resumed = (make_later(keep=keep, optimizer="adamw", cosine=True, epochs=3) for _ in "ab")
+    TrainerGroup([trainer]).epoch(1)
+    trainer.keep_best([1.0])
+    resumed.load_state({name: tensor.clone() for name, tensor in trainer.state().items()})
+    torch.rand(7)  # what else is drawn in between does not matter
+    for each in (trainer, resumed):
+        TrainerGroup([each]).epoch(2)
+    assert trainer.state().keys() == resumed.state().keys() == trainer.expected(trainer.state()).keys()
+    for name, tensor in trainer.state().items():
+        assert torch.equal(tensor, resumed.state()[name]), name
+    assert {name.partition(".")[0] for name in trainer.state()} == {
+        *("weight", "buffer", "first", "second", "step"),
+        *(() if keep == "last" else ("kept",)),
+    }
+
+
+def test_a_network_is_tested_without_dropout_and_trains_on_with_it():
+    trainer = make_later()
+    images, labels = trainer.images, trainer.labels
+    assert len({error_rate(trainer.network, images, labels) for _ in range(5)}) == 1
+    assert trainer.network.training
+    assert trainer.tested is trainer.network
+
+
+def test_factors_of_the_uniform_law_lie_evenly_between_the_ends():
+    found = augmented(1, rescale=(0.5, 2.0), rescale_law="uniform").factors
+    assert 0.5 <= found.min() < 0.55
+    assert 1.9 < found.max() <= 2
+    assert abs(found.mean() - 1.25) < 0.1
+
+
 def test_mixed_precision_changes_little_and_keeps_float32_weights():
     exact, mixed = (make_trainer(precision=precision) for precision in ("float32", "bfloat16"))
     for trainer in (exact, mixed):
@@ -228,6 +331,35 @@ def test_on_a_gpu_each_fold_ends_as_if_alone(model, exact, monkeypatch):
         assert (weights(trainer) - end).norm() < allowed(end, start)
         assert (weights(step_by_step) - end).norm() < allowed(end, start)
         assert trainer.mean_loss() == pytest.approx(step_by_step.mean_loss(), rel=1e-3)
+
+
+def later_fold(name, fold, keep):
+    """A network of the later literature on a GPU, without dropout, since what that drops depends on the group."""
+    plain = make_fold("convnet", fold, "cuda")
+    torch.manual_seed(0)
+    network = make_later_model(name, 28, (8, 12, 16), (1, 1.5), dropout=0.0, pool="logsumexp").cuda()
+    recipe = TrainingConfig(
+        batch=16, optimizer="adamw", cosine=True, epochs=3, smoothing=0.1, keep=keep, average=0.9, bias_rate=1.0
+    )
+    return Trainer(
+        network, plain.images, plain.labels, recipe, seed=3, fold=fold, augment=True, interpolation="bicubic"
+    )
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("keep", ["best", "average"])
+@pytest.mark.parametrize("name", ["cnn", "cropped_cnn", "si_cnn", "pyramid_cnn", "pyramid_deep_cnn"])
+def test_on_a_gpu_moments_norms_and_means_are_those_of_steps_one_by_one(name, keep, exact):
+    trainers = [later_fold(name, fold, keep) for fold in range(2)]
+    TrainerGroup(trainers).epoch(1)
+    for fold, trainer in enumerate(trainers):
+        alone = later_fold(name, fold, keep)
+        start = {key: tensor.clone() for key, tensor in alone.state().items()}
+        step_through(alone, 1)
+        assert trainer.state().keys() == alone.state().keys()
+        for key, end in alone.state().items():
+            moved = (end - start[key]).norm() if key in start else end.norm()
+            assert (trainer.state()[key] - end).float().norm() <= 0.02 * moved + 1e-5 * end.float().norm(), key
 
 
 @pytest.mark.parametrize("model", MODELS)

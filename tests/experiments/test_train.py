@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from helpers.runs import Diary
 from scaleconv.data import embedded_digits, make_folds, make_scaled, parse_scales
-from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment
+from scaleconv.data.appearance import shift, smooth
+from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment, train
 from scaleconv.experiments.config import FEATURE_SECTIONS, TrainingConfig
 from scaleconv.experiments.records import TIME_DIGITS
 from scaleconv.experiments.train import DigitStore, Silent, divide, train_networks
@@ -350,3 +351,89 @@ def test_records_of_other_settings_of_the_same_model_are_refused_and_those_of_ot
 def test_divergence_of_an_rbm_names_the_method_and_where_to_set_it(tmp_path):
     with pytest.raises(ValueError, match=r"^Scale-invariant RBM: training diverged .*learning_rate.*\[si_rbm\]"):
         run_experiment(features(**{"models": ["si_rbm"], "si_rbm.learning_rate": 1e30}), tmp_path / "table1-tiny")
+
+
+def test_the_network_that_was_best_on_the_validation_digits_is_tested_and_kept(tmp_path, monkeypatch):
+    """With the second of four epochs the best, a run ends with the network of a run of two epochs."""
+    changes = {"models": ["cnn"], "folds": [1], "points": [{"name": "28"}], "training.drops": []}
+    two = load_experiment("field", "quick", {**changes, "training.epochs": 2, "training.keep": "last"})
+    (last,) = run_experiment(two, tmp_path / "two")
+    errors = iter([30.0, 20.0, 25.0, 20.0])
+    measured = train.error_rate
+    of_validation = {100: lambda *_: next(errors)}  # there are 100 such digits
+    monkeypatch.setattr(
+        train, "error_rate", lambda net, images, labels: of_validation.get(len(images), measured)(net, images, labels)
+    )
+    four = load_experiment("field", "quick", {**changes, "training.epochs": 4})
+    (best,) = run_experiment(four, tmp_path / "four")
+    assert [entry.val_error for entry in best.history] == [30.0, 20.0, 25.0, 20.0]
+    assert best.test_error == last.test_error
+    weights = [load_file(plan_runs(each)[0].weights(tmp_path / name)) for each, name in ((two, "two"), (four, "four"))]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+@pytest.mark.parametrize(("point", "augment"), [("28", False), ("28p", True)])
+def test_digits_are_rescaled_in_training_as_the_settings_say(point, augment, tmp_path, monkeypatch):
+    made = []
+
+    class Noted(train.Trainer):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    monkeypatch.setattr(train, "Trainer", Noted)
+    changes = {"models": ["cnn"], "folds": [0], "training.epochs": 1, "training.drops": []}
+    run_experiment(load_experiment("field", "quick", changes).at_point(point), tmp_path / "field-tiny")
+    assert [(trainer.augment, trainer.interpolation) for trainer in made] == [(augment, "bicubic")]
+    assert (made[0].factors == 1).all() != augment
+
+
+def test_digits_may_be_smoothed_and_lie_anywhere():
+    config = load_experiment("stir", "quick").settings.data
+    centred, sharp = replace(config, shifted=False), replace(config, smoothed=False)
+    store = DigitStore("cpu")
+    whole, middle, plain = (store.of(each, 0) for each in (config, centred, sharp))
+    scales = torch.from_numpy(parse_scales(config.scales).draw(10_000, config.seed))
+    images = make_scaled(embedded_digits().images, scales, config.size, "bicubic")
+    chosen = divide(embedded_digits().labels, config, 0).test
+    moved = shift(images, scales, 28, config.seed)
+    torch.testing.assert_close(plain.pixels(plain.test), moved[chosen], rtol=0, atol=1e-5)
+    torch.testing.assert_close(middle.pixels(middle.test), smooth(images, scales)[chosen], rtol=0, atol=1e-5)
+    torch.testing.assert_close(whole.pixels(whole.test), smooth(moved, scales)[chosen], rtol=0, atol=1e-5)
+    large, _ = whole.at_scale(2.2, 20)
+    expected = shift(make_scaled(whole.originals[:20], 2.2, config.size, "bicubic"), 2.2, 28, config.seed)
+    torch.testing.assert_close(whole.pixels(large), smooth(expected, 2.2), rtol=0, atol=1e-5)
+
+
+def test_a_killed_run_with_norms_and_moments_ends_the_same(tmp_path):
+    changes = {"models": ["cnn"], "folds": [0], "points": [{"name": "28"}]}
+    experiment = load_experiment("lead", "quick", changes)
+    (whole,) = run_experiment(experiment, tmp_path / "whole")
+
+    class KilledError(Exception):
+        pass
+
+    class Killer(Silent):
+        def epoch(self, run, entry):
+            if entry.epoch == 2:
+                raise KilledError
+
+    with pytest.raises(KilledError):
+        run_experiment(experiment, tmp_path / "broken", watcher=Killer())
+    (resumed,) = run_experiment(experiment, tmp_path / "broken")
+    assert [entry.train_loss for entry in resumed.history] == [entry.train_loss for entry in whole.history]
+    (one,) = plan_runs(experiment)
+    first, second = (load_file(one.weights(tmp_path / name)) for name in ("whole", "broken"))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_validation_digits_are_neither_trained_nor_tested_on():
+    config = load_experiment("field", "quick").settings.data
+    digits = embedded_digits()
+    split = divide(digits.labels, config, 3)
+    assert [len(part) for part in (split.train, split.val, split.test)] == [300, 100, 500]
+    assert len(torch.cat([split.train, split.val, split.test]).unique()) == 900
+    seen = DigitStore("cpu").of(config, 3)
+    scales = torch.from_numpy(parse_scales(config.scales).draw(10_000, 0))
+    images = make_scaled(digits.images, scales, 28, "bicubic")
+    torch.testing.assert_close(seen.val, images[split.val] - images[split.train].double().mean().item())

@@ -19,6 +19,7 @@ from .idx import ChecksumError, IdxData, IdxFile, read_idx
 
 VARIABLE = "SCALECONV_DATA"
 EMBEDDED = "embedded"
+ALL = "all"  # training digits, then test digits
 
 
 class OtherDatasetError(ValueError):
@@ -33,7 +34,7 @@ class Digits:
         images: (N, H, W) uint8, 0 … 255.
         labels: (N,) int64, 0 … 9.
         dataset: `mnist`, `fashion` or `embedded`.
-        part: `train` or `test`.
+        part: `train`, `test` or `all`.
         source: the directory they were read from.
         checksums: MD5 of the two unpacked files, images and labels.
         verified: whether published checksums vouch for both files.
@@ -81,7 +82,8 @@ def load_digits(
 
     Args:
         dataset: `mnist`, `fashion`, or `embedded` (the 10,000 test digits in the package).
-        part: `train` or `test`; if not given, the training digits, or the only ones there are.
+        part: `train`, `test`, or `all` for the training digits and then the test digits; if not given, the training
+            digits, or the only ones there are.
         data_dir: directory of the IDX files, gzipped or not; else `$SCALECONV_DATA`, else the user's cache directory.
             The embedded digits are not read from it, but it must exist.
         download: whether to fetch what the cache directory lacks.
@@ -93,14 +95,24 @@ def load_digits(
     """
     if dataset not in (*DATASETS, EMBEDDED):
         raise ValueError(f"`dataset` (={dataset!r}) must be one of {', '.join((*DATASETS, EMBEDDED))}")
-    if part not in (None, *PARTS):
-        raise ValueError(f"`part` (={part!r}) must be one of {', '.join(PARTS)}")
+    if part not in (None, *PARTS, ALL):
+        raise ValueError(f"`part` (={part!r}) must be one of {', '.join((*PARTS, ALL))}")
     if dataset == EMBEDDED:
         if data_dir:
             data_directory(data_dir)  # not read, but a wrong name is a mistake to report
         if part == "train":
             raise ValueError("`part` (='train') is not in the embedded digits: use part='test', or dataset='mnist'")
         return embedded_digits()
+    if part == ALL:
+        train, test = (load_digits(dataset, each, data_dir=data_dir, download=download) for each in PARTS)
+        return replace(
+            train,
+            images=torch.cat([train.images, test.images]),
+            labels=torch.cat([train.labels, test.labels]),
+            part=ALL,
+            checksums=(f"{train.checksums[0]} {test.checksums[0]}", f"{train.checksums[1]} {test.checksums[1]}"),
+            verified=train.verified and test.verified,
+        )
     published, part = DATASETS[dataset], part or "train"
     directory, named = data_directory(data_dir)
     paths = find_files(published, part, directory)

@@ -5,7 +5,7 @@ experiments of sections 4.2 and 4.3 train on a number of digits and test on 10,0
 package the same is done at a tenth of the size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -22,10 +22,11 @@ PURPOSE = 1  # a random stream apart from that of the scales, or a fold would be
 
 @dataclass(frozen=True)
 class Split:
-    """Indices of the digits that train and of those that test, int64."""
+    """Indices of the digits that train, of those that test, and of those that choose between networks, int64."""
 
     train: Tensor
     test: Tensor
+    val: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
 
 
 def paper_folds(labels: Tensor) -> tuple[Split, ...]:
@@ -77,21 +78,37 @@ def make_folds(labels: Tensor, size: int, *, count: int = FOLDS, seed: int | Non
     return tuple(_checked(Split(sets[k], others[k]), labels) for k in range(count))
 
 
-def make_split(labels: Tensor, train: int = FOLD_SIZE, test: int = FOLD_SIZE, *, seed: int = 0) -> Split:
+def make_split(
+    labels: Tensor,
+    train: int = FOLD_SIZE,
+    test: int = FOLD_SIZE,
+    *,
+    val: int = 0,
+    seed: int = 0,
+    stratified: bool = False,
+) -> Split:
     """Draw digits to train on and others to test on.
 
-    For one seed and number of test digits, the test digits are the same whatever the number of training digits, and a
-    smaller training set is part of a larger one.
+    For one seed and number of test and validation digits, these are the same whatever the number of training digits,
+    and a smaller training set is part of a larger one.
+
+    Args:
+        labels: (N,) of the digits to draw from.
+        train, test, val: how many.
+        seed: of the draw.
+        stratified: give all three the shares of the classes that all digits have, as the later literature does.
 
     Raises:
         ValueError: there are too few digits, or a class is missing from either side.
     """
-    if train < 1 or test < 1:
-        raise ValueError(f"`train` (={train}) and `test` (={test}) must be at least 1")
-    _check_enough(labels, train + test)
+    if train < 1 or test < 1 or val < 0:
+        raise ValueError(f"`train` (={train}) and `test` (={test}) must be at least 1, `val` (={val}) at least 0")
+    _check_enough(labels, train + val + test)
     order = _permutation(len(labels), seed)
-    split = Split(order[test : test + train].sort().values, order[:test].sort().values)
-    return _checked(split, labels)
+    if stratified:
+        order = order[_spread(labels[order])]
+    tests, vals, trains = order[: train + val + test].split([test, val, train])
+    return _checked(Split(trains.sort().values, tests.sort().values, vals.sort().values), labels)
 
 
 def hold_out(split: Split, count: int, labels: Tensor, *, seed: int = 0) -> Split:
@@ -110,6 +127,15 @@ def _permutation(count: int, seed: int) -> Tensor:
     return torch.from_numpy(np.argsort(raw_stream(count, seed, PURPOSE), kind="stable"))
 
 
+def _spread(labels: Tensor) -> Tensor:
+    """An order in which every stretch has its share of each class, and digits of a class stay in their order."""
+    place = torch.zeros(len(labels), dtype=torch.float64)
+    for label in labels.unique():
+        of_class = (labels == label).nonzero()[:, 0]
+        place[of_class] = (torch.arange(len(of_class), dtype=torch.float64) + 0.5) / len(of_class)
+    return place.argsort(stable=True)
+
+
 def _check_enough(labels: Tensor, needed: int) -> None:
     if labels.dim() != 1:
         raise ValueError(f"`labels` (of shape {tuple(labels.shape)}) must be (N,)")
@@ -123,7 +149,7 @@ def _checked(split: Split, labels: Tensor) -> Split:
     for name, indices in (("train", split.train), ("test", split.test)):
         if len(missing := set(range(CLASSES)) - set(labels[indices.to(labels.device)].unique().tolist())):
             raise ValueError(f"`labels` leave class {min(missing)} out of the {name} digits: use larger sets")
-    together = torch.cat([split.train, split.test])
+    together = torch.cat([split.train, split.test, split.val])
     if len(together.unique()) != len(together):
-        raise ValueError("a digit is in the training and in the test set: this is a mistake in folds.py")
+        raise ValueError("a digit is in two of the sets: this is a mistake in folds.py")
     return split

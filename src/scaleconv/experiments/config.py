@@ -7,6 +7,7 @@ Every value is checked when it is read. The message names the key in backticks, 
 """
 
 import json
+import math
 import re
 import sys
 import types
@@ -15,22 +16,36 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass,
 from functools import cache
 from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
 from ..data import parse_scales
-from ..data.scaled import TRUNCATIONS
+from ..data.datasets import PARTS
+from ..data.digits import ALL
+from ..data.scaled import INTERPOLATIONS, TRUNCATIONS
 from ..metrics import NEURONS
-from ..models import DENSE, UNSUPERVISED, Recipe, Shape
+from ..models import DENSE, LATER, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
 from ..models import TITLES as NETWORKS
 from ..models.alignment import ALIGNMENTS, BORDERS
 from ..models.images import check_count
 from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
+from ..nn.scale_invariant import NORMS, SIZES
+from ..ops.levels import POOLS
 from ..ops.signature import DEFAULT_SCALES, check_scales
 
 T = TypeVar("T")
 
 # All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.
-TITLES = {**{name: UNSUPERVISED[name] for name in ("rbm", "si_rbm")}, **NETWORKS, "pixels": UNSUPERVISED["pixels"]}
-PRECISIONS = ("float32", "bfloat16")
+RBMS = {name: UNSUPERVISED[name] for name in ("rbm", "si_rbm")}
+TITLES = {**RBMS, **NETWORKS, **LATER, "pixels": UNSUPERVISED["pixels"]}
+TRAINING_CHOICES = {
+    "optimizer": ("sgd", "adam", "adamw"),
+    "keep": ("last", "best", "average"),
+    "rescale_law": ("log", "uniform"),
+    "precision": ("float32", "bfloat16"),
+}
 SETTLED_EPOCHS = 10
 FIGURES = ("lines", "bars")
 LARGEST_CANVAS = 512  # 10,000 digits of this size take 10 GB
@@ -62,12 +77,19 @@ class DataConfig:
 
     Attributes:
         dataset: `mnist`, `fashion` or `embedded`.
+        part: `train`, `test` or `all` of its digits; empty for the training digits, or the only ones there are.
         scales: distribution of the digits' scales, as `parse_scales` reads it.
+        interpolation: `bilinear` or `bicubic`, of the scaled digits.
+        smoothed: whether digits are smoothed in proportion to their scale and contrasted, as in MNIST Large Scale.
+        shifted: whether a digit lies anywhere on the canvas, and not in its middle.
         size: side of the canvas.
         seed: of the scales.
         train: digits to train on.
         test: digits to test on. Each fold draws its own, then its training digits among the rest. 0 divides all digits
             into sets of `train`: fold k trains on set k and tests on the other sets.
+        val: digits that are neither trained nor tested on, to choose the network that counts; only with `test`.
+        stratified: whether training, validation and test digits have the shares of the classes that all have; only with
+            `test`.
         sets: how many sets.
         fold_seed: of the order in which digits are drawn; below 0, sets are filled in the order of the file.
         truncate: `error` refuses to cut off foreground at the edge of the canvas, `allow` cuts it.
@@ -81,11 +103,17 @@ class DataConfig:
     """
 
     dataset: str = "mnist"
+    part: str = ""
     scales: str = "uniform:0.3,1"
+    interpolation: str = "bilinear"
+    smoothed: bool = False
+    shifted: bool = False
     size: int = 28
     seed: int = 0
     train: int = 10_000
     test: int = 0
+    val: int = 0
+    stratified: bool = False
     sets: int = 6
     fold_seed: int = 0
     truncate: str = "error"
@@ -98,15 +126,19 @@ class DataConfig:
     def __post_init__(self) -> None:
         parse_scales(self.scales)
         _at_least(self, 1, "size", "train")
-        counts = ("test", "tested", "held_out", "scene", "pieces", "noise", "seed")
+        counts = ("test", "val", "tested", "held_out", "scene", "pieces", "noise", "seed")
         _at_least(self, 0, *counts, *(("fold_seed",) if self.test else ()))
         _at_most(self, LARGEST_CANVAS, "size")
         _at_most(self, LARGEST_SEED, "seed", "fold_seed")
         if self.held_out >= self.train:
             raise ValueError(f"`held_out` (={self.held_out}) must leave some of the digits to train on (={self.train})")
         _at_least(self, 2, "sets")
-        if self.truncate not in TRUNCATIONS:
-            raise ValueError(f"`truncate` must be one of {', '.join(TRUNCATIONS)}, got {self.truncate!r}")
+        if (self.val or self.stratified) and not self.test:
+            raise ValueError(f"`test` must be above 0 with `val` (={self.val}) or `stratified` (={self.stratified})")
+        choices = {"truncate": TRUNCATIONS, "interpolation": INTERPOLATIONS, "part": (*PARTS, ALL, "")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +146,7 @@ class NetworkConfig:
     """Sizes and scales of the networks.
 
     Attributes:
-        maps: feature maps of the two stages.
+        maps: feature maps of the stages: two, or three for the networks of the later literature.
         kernel: side of the first kernel.
         hidden: units of the fully connected layer.
         scales: of every network that has any.
@@ -122,6 +154,7 @@ class NetworkConfig:
         antialias: whether scale-invariant layers smooth an image before they shrink it.
         align, border: rules of the layers of the SI-ConvNet, as `AlignedSIConv2d` has them; the defaults are those of
             `SIConv2d`.
+        upsample, dropout, pool, norm, levels: of the networks of the later literature, as `make_later_model` has them.
     """
 
     maps: tuple[int, ...] = (36, 64)
@@ -132,27 +165,67 @@ class NetworkConfig:
     antialias: bool = False
     align: str = "exact"
     border: str = "absent"
+    upsample: int = 1
+    dropout: float = 0.7
+    pool: str = "max"
+    norm: str = "joint"
+    levels: str = "input"
 
     def __post_init__(self) -> None:
         check_scales(self.scales)
-        for name, known in (("align", ALIGNMENTS), ("border", BORDERS)):
+        choices = {"align": ALIGNMENTS, "border": BORDERS, "pool": POOLS, "norm": NORMS, "levels": SIZES}
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.antialias and (self.align, self.border) != ("exact", "absent"):
             raise ValueError(f"`antialias` must be off with `align` (={self.align}) and `border` (={self.border})")
         if self.second_scales:
             check_scales(self.second_scales)
-        if len(self.maps) != 2 or min(self.maps) < 1:
-            raise ValueError(f"`maps` must be two positive numbers, got {list(self.maps)}")
-        _at_least(self, 1, "kernel", "hidden")
+        if len(self.maps) not in (2, 3) or min(self.maps) < 1:
+            raise ValueError(f"`maps` must be two or three positive numbers, got {list(self.maps)}")
+        _at_least(self, 1, "kernel", "hidden", "upsample")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must lie between 0 and 1, below 1, got {self.dropout}")
+
+    def check_stages(self, model: str) -> None:
+        """Refuse a number of maps that is not that of the network's stages."""
+        if (stages := 3 if model in LATER else 2) != len(self.maps):
+            raise ValueError(f"`maps` must be {stages} numbers for {model}, got {list(self.maps)}")
 
     def shape(self, size: int) -> Shape:
+        """Of the paper's networks, for images of a size."""
         return Shape((self.maps[0], self.maps[1]), self.kernel, size, self.hidden)
+
+    def make(self, model: str, size: int) -> nn.Module:
+        """Make the network of this name for images of a size."""
+        self.check_stages(model)
+        if model in LATER:
+            return make_later_model(
+                model,
+                size,
+                (self.maps[0], self.maps[1], self.maps[2]),
+                self.scales,
+                upsample=self.upsample,
+                dropout=self.dropout,
+                antialias=self.antialias,
+                pool=self.pool,
+                norm=self.norm,
+                levels=self.levels,
+            )
+        return make_model(
+            model,
+            self.shape(size),
+            self.scales,
+            second_scales=self.second_scales,
+            antialias=self.antialias,
+            align=self.align,
+            border=self.border,
+        )
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The recipe of stochastic gradient descent, the same for all networks of a comparison.
+    """The recipe of training, the same for all networks of a comparison.
 
     Attributes:
         epochs: at most.
@@ -160,12 +233,21 @@ class TrainingConfig:
             in a row whose mean loss is not above it. 0 never ends it early.
         steps: in an epoch, whatever the number of digits. 0 makes an epoch one pass over the training digits.
         batch: digits in a step; the last, partial batch of a pass is left out.
-        learning_rate: fixed.
-        momentum: of the gradient.
-        weight_decay: of the weights; biases have none.
-        bias_rate: learning rate of the biases, in units of `learning_rate`.
-        rescale: the least and the largest factor by which the ConvNet with augmentation sees a digit rescaled, another
-            one in each step; no other network does.
+        optimizer: `sgd`, `adam` or `adamw`.
+        learning_rate: at the start.
+        drops: epochs after which the rate is a tenth of what it was.
+        cosine: whether it falls to 0 along a cosine instead.
+        momentum: of the gradient, for `sgd`.
+        weight_decay: of the weights; biases and norms have none.
+        bias_rate: learning rate of biases and norms, in units of `learning_rate`.
+        smoothing: of the labels.
+        keep: which network counts: the `last` one, the `best` on the validation digits, or the running `average` of the
+            weights.
+        average: decay of that average; in the first steps k it is at most (1 + k) / (10 + k).
+        augment: whether every network sees every digit rescaled by another factor in each step; else the ConvNet with
+            augmentation alone does.
+        rescale: the least and the largest of these factors.
+        rescale_law: `log` halves a digit as often as it doubles it, `uniform` draws evenly between the two.
         precision: `float32`, or `bfloat16` for mixed precision.
         evaluate_every: epochs between two tests; the last epoch is always tested.
         checkpoint_every: epochs between two checkpoints; more if these take less than five seconds.
@@ -175,11 +257,19 @@ class TrainingConfig:
     settled: float = 0.0
     steps: int = 0
     batch: int = 128
+    optimizer: str = "sgd"
     learning_rate: float = 0.01
+    drops: tuple[int, ...] = ()
+    cosine: bool = False
     momentum: float = 0.9
     weight_decay: float = 1e-4
     bias_rate: float = 2.0
+    smoothing: float = 0.0
+    keep: str = "last"
+    average: float = 0.999
+    augment: bool = False
     rescale: tuple[float, ...] = (0.5, 2.0)
+    rescale_law: str = "log"
     precision: str = "float32"
     evaluate_every: int = 10
     checkpoint_every: int = 10
@@ -189,8 +279,40 @@ class TrainingConfig:
         _at_least(self, 0, "settled", "steps", "learning_rate", "momentum", "weight_decay", "bias_rate")
         if len(self.rescale) != 2 or not 0 < self.rescale[0] <= self.rescale[1]:
             raise ValueError(f"`rescale` must be two factors above 0, the smaller first, got {list(self.rescale)}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        for name, known in TRAINING_CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        for name in ("smoothing", "average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must lie between 0 and 1, below 1, got {getattr(self, name)}")
+        if self.cosine and (self.drops or self.settled):
+            raise ValueError("`cosine` must be off where `drops` are given, or training ends when it has settled")
+
+    @property
+    def varies(self) -> bool:
+        """Whether the learning rate changes."""
+        return self.cosine or bool(self.drops)
+
+    def rate_at(self, step: int, per_epoch: int) -> float:
+        """The learning rate of a step, counted from 0, in units of that of the first.
+
+        Example:
+            >>> recipe = TrainingConfig(epochs=4, drops=(2, 3))
+            >>> [round(recipe.rate_at(step, 10), 2) for step in (0, 19, 20, 30, 39)]
+            [1.0, 1.0, 0.1, 0.01, 0.01]
+        """
+        if self.cosine:
+            return (1 + math.cos(math.pi * step / (self.epochs * per_epoch))) / 2
+        return 0.1 ** sum(step >= epoch * per_epoch for epoch in self.drops)
+
+    def mean_moves(self, step: int) -> float:
+        """How far the running mean moves to the weights in a step, counted from 0."""
+        return 1 - min(self.average, (2 + step) / (11 + step))
+
+    def rescale_factors(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Factors by which digits are rescaled, from numbers between 0 and 1."""
+        least, most = self.rescale
+        return least * (most / least) ** draws if self.rescale_law == "log" else least + (most - least) * draws
 
     def ended(self, losses: Sequence[float]) -> bool:
         """Whether training is over after epochs with these mean losses."""
@@ -425,6 +547,9 @@ class Experiment:
             if misfits := [name for name in self.models if (name in DENSE) != bool(data.scene)]:
                 kind = "predict every pixel where `data.scene` is above 0" if data.scene else "predict one label"
                 raise ValueError(f"`models` must {kind}, got {misfits[0]!r}")
+            for name in self.models:
+                if name not in UNSUPERVISED:
+                    point.settings.network.check_stages(name)
             for fold in self.folds:
                 most = MOST_DRAWS if data.test else data.sets - 1
                 if not 0 <= fold <= most:

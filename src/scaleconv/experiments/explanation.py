@@ -16,7 +16,7 @@ from ..data import parse_scales, read_image
 from ..data.folders import Size
 from ..inspection import Explanation, explain
 from ..inspection.explain import LayerView
-from ..models import DENSE
+from ..models import DENSE, LATER
 from ..models import TITLES as NETWORKS
 from ..nn import SIConv2d
 from .checkpoint import Checkpoint, load_checkpoint, make_fitting
@@ -111,8 +111,9 @@ def load_network(path: Path) -> tuple[nn.Module, Run]:
     """
     found = _read(path)
     model = found.run.get("model")
-    if not (isinstance(model, str) and model in NETWORKS):
-        raise ValueError(f"`checkpoint` must be of one of {', '.join(NETWORKS)}, got {brief(repr(model))} in {path}")
+    known = (*NETWORKS, *LATER)
+    if not (isinstance(model, str) and model in known):
+        raise ValueError(f"`checkpoint` must be of one of {', '.join(known)}, got {brief(repr(model))} in {path}")
     try:
         described = build(_Described, found.run, "its run")
         run = Run(model, Point(described.config), described.fold, described.seed)

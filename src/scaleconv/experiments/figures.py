@@ -34,6 +34,12 @@ COLOURS = {
     "si_fcn": "#bb5566",
     "unet": "#88ccee",
     "si_unet": "#ddaa33",
+    "cnn": "#4477aa",
+    "cropped_cnn": "#999933",
+    "si_cnn": "#cc3311",
+    "pyramid_cnn": "#aa7700",
+    "deep_cnn": "#332288",
+    "pyramid_deep_cnn": "#aa3377",
     "rbm": "#66ccee",
     "si_rbm": "#ee6677",
     "pixels": "#999999",
@@ -56,6 +62,7 @@ MARKERS = {
     **{"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"},
     **{"plain": "s", "plain-scale": "s", "pyramid": "D", "pyramid-scale": "D"},
     **{"fcn": "s", "unet": "^"},
+    **{"cnn": "s", "cropped_cnn": "^", "pyramid_cnn": "D", "pyramid_deep_cnn": "D"},
 }
 STYLES = ("-", "--", ":")  # of the panels that are drawn into one
 FORMATS = ("png", "svg")

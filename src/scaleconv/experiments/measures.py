@@ -5,8 +5,8 @@ its trained network and its digits, and returns series for the record. Each seri
 line per model, unless `panels.py` arranges it otherwise. The mean of a series called `test_error` becomes the test
 error of the run.
 
-Here are errors at unfamiliar scales (figure 5a), the invariance of neurons (figure 3), and two measures that the paper
-does not have: which level wins, and how equivariant features are.
+Here are errors at unfamiliar scales (figure 5a), the invariance of neurons (figure 3), and three measures that the
+paper does not have: which level wins, how equivariant features are, and how consistent predictions.
 """
 
 from collections.abc import Callable
@@ -132,3 +132,29 @@ def _equivariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, 
         for layer, value in equivariance_error(network, images, rescaled, scale, config.layers, digits.blank()).items():
             curves[layer].append(value)
     return {layer: Series(list(config.scales), values) for layer, values in curves.items()}
+
+
+@register("consistency")
+@torch.no_grad()
+def _consistency(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+    """What a network answers to the same digits at each scale, against its answers at scale 1, in percent.
+
+    The share of digits with the same class; the share with the same class at this scale and all larger ones; and the
+    distance of the output, relative to its norm.
+    """
+    config = run.settings.measure
+    scales = sorted({*config.scales, 1.0}, reverse=True)
+    answers = {scale: _answers(network, digits.at_scale(scale, config.digits or None)[0]) for scale in scales}
+    there, always = answers[1.0], torch.ones(len(answers[1.0]), dtype=torch.bool, device=digits.test.device)
+    found: dict[str, list[float]] = {"same class": [], "same class at all scales so far": [], "distance": []}
+    for scale in scales:
+        same = answers[scale].argmax(1) == there.argmax(1)
+        always &= same
+        found["same class"].append(100 * float(same.float().mean()))
+        found["same class at all scales so far"].append(100 * float(always.float().mean()))
+        found["distance"].append(100 * float((answers[scale] - there).norm() / there.norm()))
+    return {name: Series(scales[::-1], values[::-1]) for name, values in found.items()}
+
+
+def _answers(network: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([network.eval()(some) for some in images.split(1000)])

@@ -183,6 +183,7 @@ ARRANGED: dict[str, Callable[[Experiment, Sequence[Record]], list[Panel]]] = {
     "invariance": _invariance_panels,
     "winners": _winner_panels,
     "equivariance": _equivariance_panels,
+    "consistency": _equivariance_panels,
 }
 
 

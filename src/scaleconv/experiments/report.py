@@ -1,8 +1,8 @@
 """The outcome of an item, all from records: on the terminal, beside the records, and in the documents.
 
-`docs/reproduction.md` keeps its prose: only the text between `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
-NAME is an item, for its table and figure, or `claims`, for the list of what the paper says, and whether ours is the
-same, better or worse.
+`docs/reproduction.md` and `docs/field.md` keep their prose: only the text between `<!-- begin NAME -->` and
+`<!-- end NAME -->` is replaced. NAME is an item, for its table and figure, or `claims`, for the list of what the paper
+says, and whether ours is the same, better or worse.
 """
 
 import json
@@ -25,6 +25,7 @@ from .records import Record, read_records, writing
 from .tables import csv_text, make_rows, make_tables, summaries
 
 PAGE = "reproduction.md"
+OTHER_PAGES = ("field.md",)  # filled where they are there
 UNDECIDED = "not yet"  # where no verdict can be given
 
 
@@ -253,23 +254,24 @@ def pictures(item: Item, figures: Path) -> dict[Path, str]:
 
 
 def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
-    """Write the tables beside the records, and the figures and the page of the documents; return what was written.
+    """Write the tables beside the records, and the figures and the pages of the documents; return what was written.
 
-    Figures go into the documents only, so that each is kept once. An item without markers is left out of the page.
+    Figures go into the documents only, so that each is kept once. An item without markers is left out of a page.
 
     Raises:
-        ValueError: the page is missing, or a marker of it is not closed.
+        ValueError: the first page is missing, or a marker is not closed.
     """
-    page, figures = docs / PAGE, docs / "figures"
+    figures = docs / "figures"
     found = read_items(results, preset)
-    if not page.is_file():
+    if not (docs / PAGE).is_file():
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
-    text = page.read_text(encoding="utf-8")
+    pages = [docs / name for name in (PAGE, *OTHER_PAGES) if (docs / name).is_file()]
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
     written: list[Path] = []
     for each in found:
         item, folder, records = each.item, each.folder, each.records
         if folder is None:
-            text = _replace(text, item.item, "No records yet.", page)
+            texts = {page: _replace(text, item.item, "No records yet.", page) for page, text in texts.items()}
             continue
         figures.mkdir(parents=True, exist_ok=True)
         written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item)]
@@ -277,11 +279,12 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         learned = [f"![{alt}](figures/{path.name})" for path, alt in pictures(item, figures).items()]
         drawn = f"![{item.title}](figures/{item.item}.png)"
         blocks = [drawn, f"Records: `{folder.name}`.", markdown(item, records).strip(), *learned]
-        text = _replace(text, item.item, "\n\n".join(blocks), page)
-    text = _replace(text, "claims", claims_table(found).markdown(), page)
-    with writing(page) as part:
-        part.write_text(text, encoding="utf-8")
-    return [*written, page]
+        texts = {page: _replace(text, item.item, "\n\n".join(blocks), page) for page, text in texts.items()}
+    for page, text in texts.items():
+        shown = [each for each in found if f"<!-- begin {each.item.item} -->" in text]
+        with writing(page) as part:
+            part.write_text(_replace(text, "claims", claims_table(shown).markdown(), page), encoding="utf-8")
+    return [*written, *pages]
 
 
 def _draw_learned(item: Item, results: Path, folder: Path, data_dir: Path | None = None) -> list[Path]:

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..data.atomic import remove_leftovers
+from ..models import LATER, UNSUPERVISED
 from ..models import TITLES as NETWORKS
-from ..models import UNSUPERVISED
 from .checkpoint import Checkpoint, check_shapes, difference, load_checkpoint, write_checkpoint
 from .config import Experiment, Item, Settings, build, sections
 from .engine import Engine, Local, Task
@@ -36,7 +36,7 @@ MOST_AT_ONCE = 6  # runs trained at once on a GPU: from there on, the time of a 
 # the folder, or start over when it is interrupted.
 Procedure = Callable[[Sequence[Run], DigitStore, Path, Watcher], dict[Run, Outcome]]
 PROCEDURES: dict[str, Procedure] = {
-    **dict.fromkeys(NETWORKS, train_networks),
+    **dict.fromkeys((*NETWORKS, *LATER), train_networks),
     **dict.fromkeys(UNSUPERVISED, train_features),
 }
 
@@ -174,10 +174,11 @@ def _trained_before(experiment: Experiment, run: Run, folder: Path) -> tuple[Rec
     """The record and the weights of the same run in another item, if both are there."""
     for item in experiment.reuse:
         other = folder.parent / folder_name(item, experiment.preset)
-        plain = replace(run, point=replace(run.point, name=""))
-        record, weights = plain.record(other), plain.weights(other)
-        if record.exists() and weights.exists() and (found := load_checkpoint(weights)).run == run.identity():
-            return read_record(record), found
+        for name in (run.point.name, ""):
+            there = replace(run, point=replace(run.point, name=name))
+            record, weights = there.record(other), there.weights(other)
+            if record.exists() and weights.exists() and (found := load_checkpoint(weights)).run == run.identity():
+                return read_record(record), found
     return None
 
 

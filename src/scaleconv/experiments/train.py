@@ -32,7 +32,8 @@ from ..data import (
     parse_scales,
     scalar_mean,
 )
-from ..models import AUGMENTED, Fold, UnsupervisedRun, UnsupervisedSettings, make_model, train_unsupervised
+from ..data.appearance import shift, smooth
+from ..models import AUGMENTED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
 from ..models.contrastive import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
 from .config import TITLES, DataConfig, Experiment, Point, Settings
@@ -79,17 +80,7 @@ class Run:
     def network(self) -> nn.Module:
         """Its network as it is before training, on the CPU."""
         torch.manual_seed(self.seed)
-        settings = self.settings.network
-        shape = settings.shape(self.settings.data.size)
-        return make_model(
-            self.model,
-            shape,
-            settings.scales,
-            second_scales=settings.second_scales,
-            antialias=settings.antialias,
-            align=settings.align,
-            border=settings.border,
-        )
+        return self.settings.network.make(self.model, self.settings.data.size)
 
 
 def plan_runs(experiment: Experiment) -> list[Run]:
@@ -135,8 +126,8 @@ class RunDigits:
     """The digits of one run, on its device.
 
     Attributes:
-        train, test: images (N, 1, H, W). The mean of the training pixels, one number, is subtracted (appendix C).
-        train_labels, test_labels: (N,), or (N, H, W) where the images are scenes.
+        train, test, val: images (N, 1, H, W). The mean of the training pixels, one number, is subtracted (appendix C).
+        train_labels, test_labels, val_labels: (N,), or (N, H, W) where the images are scenes.
         originals, original_labels: (N, 28, 28) uint8 and (N,), the test digits as published.
         mean: of the training pixels.
         config: how they were made.
@@ -146,6 +137,8 @@ class RunDigits:
     train_labels: Tensor
     test: Tensor
     test_labels: Tensor
+    val: Tensor
+    val_labels: Tensor
     originals: Tensor
     original_labels: Tensor
     mean: float
@@ -159,7 +152,9 @@ class RunDigits:
         if self.config.scene:
             scenes = compose(self.originals, self.original_labels, Fixed(scale), self.config, test=True, count=count)
             return scenes.images - self.mean, scenes.labels
-        made = make_scaled(self.originals[:count], scale, self.config.size, truncate="allow")
+        interpolation = self.config.interpolation
+        made = make_scaled(self.originals[:count], scale, self.config.size, interpolation, truncate="allow")
+        made = appearance(made, scale, self.config, self.originals.shape[2])
         return made - self.mean, self.original_labels[:count]
 
     def pixels(self, images: Tensor) -> Tensor:
@@ -176,19 +171,22 @@ class DigitStore:
 
     def __init__(self, device: torch.device | str, data_dir: Path | None = None) -> None:
         self.device, self.data_dir = torch.device(device), data_dir
-        self._digits: dict[str, Digits] = {}
-        self._sets: dict[tuple[str, str, int, int, str], ScaledSet] = {}
+        self._digits: dict[tuple[str, str], Digits] = {}
+        self._sets: dict[DataConfig, ScaledSet] = {}
 
     def of(self, config: DataConfig, fold: int) -> RunDigits:
-        digits = self._load(config.dataset)
+        digits = self._load(config)
         split = divide(digits.labels, config, fold)
         train, test = (self._images(config, part, test=part is split.test) for part in (split.train, split.test))
+        val = self._images(config, split.val, test=True) if config.val else (test[0][:0], test[1][:0])
         mean = scalar_mean(train[0])
         return RunDigits(
             train=train[0] - mean,
             train_labels=train[1],
             test=test[0] - mean,
             test_labels=test[1],
+            val=val[0] - mean,
+            val_labels=val[1],
             originals=digits.images[split.test].to(self.device),
             original_labels=digits.labels[split.test].to(self.device),
             mean=mean,
@@ -198,27 +196,41 @@ class DigitStore:
     def _images(self, config: DataConfig, part: Tensor, *, test: bool) -> tuple[Tensor, Tensor]:
         """Images made of some of the digits, and their labels."""
         if config.scene:
-            digits = self._load(config.dataset)
+            digits = self._load(config)
             images, labels = digits.images[part].to(self.device), digits.labels[part].to(self.device)
             scenes = compose(images, labels, parse_scales(config.scales), config, test=test)
             return scenes.images, scenes.labels
         made, part = self._scaled(config), part.to(self.device)
         return made.images[part], made.labels[part]
 
-    def _load(self, dataset: str) -> Digits:
-        if dataset not in self._digits:
-            self._digits[dataset] = load_digits(dataset, data_dir=self.data_dir)
-        return self._digits[dataset]
+    def _load(self, config: DataConfig) -> Digits:
+        key = (config.dataset, config.part)
+        if key not in self._digits:
+            self._digits[key] = load_digits(config.dataset, config.part or None, data_dir=self.data_dir)
+        return self._digits[key]
 
     def _scaled(self, config: DataConfig) -> ScaledSet:
-        key = (config.dataset, config.scales, config.size, config.seed, config.truncate)
+        named = ("dataset", "part", "scales", "interpolation", "smoothed", "shifted", "size", "seed", "truncate")
+        key = DataConfig(**{name: getattr(config, name) for name in named})  # the rest does not change the set
         if key not in self._sets:
-            scales = parse_scales(config.scales)
-            digits = self._load(config.dataset)
-            made = make_set(digits, scales, config.size, seed=config.seed, truncate=config.truncate)
+            made = make_set(
+                self._load(config),
+                parse_scales(config.scales),
+                config.size,
+                seed=config.seed,
+                interpolation=config.interpolation,
+                truncate=config.truncate,
+            )
             images, labels, factors = (part.to(self.device) for part in (made.images, made.labels, made.scales))
+            images = appearance(images, factors, config, self._load(config).images.shape[2])
             self._sets[key] = ScaledSet(images, labels, factors, made.parameters)
         return self._sets[key]
+
+
+def appearance(images: Tensor, scales: Tensor | float, config: DataConfig, side: int) -> Tensor:
+    """Scaled digits, made from images of a side, as the settings want them to look."""
+    images = shift(images, scales, side, config.seed) if config.shifted else images
+    return smooth(images, scales) if config.smoothed else images
 
 
 def compose(
@@ -253,7 +265,7 @@ def divide(labels: Tensor, config: DataConfig, fold: int) -> Split:
     Raises:
         ValueError: there are too few digits.
     """
-    needed = config.train + config.test if config.test else config.train * config.sets
+    needed = config.train + config.val + config.test if config.test else config.train * config.sets
     if needed > len(labels):
         rule = f"`test` (={config.test})" if config.test else f"each of `sets` (={config.sets})"
         raise ValueError(
@@ -261,10 +273,11 @@ def divide(labels: Tensor, config: DataConfig, fold: int) -> Split:
             f"{config.dataset}, got {needed}"
         )
     if config.test:
-        split = make_split(labels, config.train, config.test, seed=config.fold_seed + fold)
+        seed, stratified = config.fold_seed + fold, config.stratified
+        split = make_split(labels, config.train, config.test, val=config.val, seed=seed, stratified=stratified)
     else:
-        seed = config.fold_seed if config.fold_seed >= 0 else None
-        split = make_folds(labels, config.train, count=config.sets, seed=seed)[fold]
+        order = config.fold_seed if config.fold_seed >= 0 else None
+        split = make_folds(labels, config.train, count=config.sets, seed=order)[fold]
     split = replace(split, test=split.test[: config.tested or None])
     return hold_out(split, config.held_out, labels) if config.held_out else split
 
@@ -313,15 +326,19 @@ def _train_group(
     for run, checkpoint in group.items():
         seen = digits[run]
         network = run.network().to(seen.train.device)
-        augment = run.model == AUGMENTED
         trainers[run] = Trainer(
-            network, seen.train, seen.train_labels, recipe, seed=run.seed, fold=run.fold, augment=augment
+            network,
+            seen.train,
+            seen.train_labels,
+            recipe,
+            seed=run.seed,
+            fold=run.fold,
+            augment=recipe.augment or run.model == AUGMENTED,
+            interpolation=run.settings.data.interpolation,
         )
         histories[run] = list(checkpoint.history) if checkpoint else []
         if checkpoint:
-            weights = trainers[run].state()
-            momenta = {name: weights.get(name.replace("momentum.", "weight.", 1)) for name in checkpoint.tensors}
-            check_shapes(run.checkpoint(folder), checkpoint.tensors, {**momenta, **weights})
+            check_shapes(run.checkpoint(folder), checkpoint.tensors, trainers[run].expected(checkpoint.tensors))
             trainers[run].load_state(checkpoint.tensors)
         watcher.begin(run, len(histories[run]))
     trained = TrainerGroup(list(trainers.values()))
@@ -337,8 +354,13 @@ def _train_group(
         for run, loss in losses.items():
             history, trainer = histories[run], trainers[run]
             ended = recipe.ended([*(entry.train_loss for entry in history), loss])
+            seen = digits[run]
+            val_error = error_rate(trainer.network, seen.val, seen.val_labels) if len(seen.val) else None
+            if val_error is not None:
+                trainer.keep_best([*(entry.val_error for entry in history if entry.val_error is not None), val_error])
             tested = ended or epoch % recipe.evaluate_every == 0
-            history.append(Epoch(epoch, loss, _test(trainer, digits[run]) if tested else None, seconds))
+            test_error = error_rate(trainer.tested, seen.test, seen.test_labels) if tested else None
+            history.append(Epoch(epoch, loss, test_error, seconds, val_error))
             if ended:  # while others of the group train on, and this one with them
                 outcomes[run] = _network_outcome(trainer, history, len(trainers))
             elif due:
@@ -348,16 +370,8 @@ def _train_group(
     return outcomes
 
 
-def _test(trainer: Trainer, digits: RunDigits) -> float:
-    return error_rate(trainer.network, digits.test, digits.test_labels)
-
-
 def _network_outcome(trainer: Trainer, history: list[Epoch], runs_together: int) -> Outcome:
-    weights = {
-        name.removeprefix("weight."): tensor.clone()
-        for name, tensor in trainer.state().items()
-        if name.startswith("weight.")
-    }
+    weights = {name: tensor.detach().clone() for name, tensor in trainer.tested.state_dict().items()}
     parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
     return Outcome(weights, history, parameters, runs_together)
 

@@ -1,7 +1,7 @@
 """The networks of the paper and those it is compared with, and their names in configurations and records.
 
-`TITLES` are the networks that `make_model` makes; those in `DENSE` predict every pixel. `UNSUPERVISED` are those that
-learn features without labels first.
+`TITLES` are the networks that `make_model` makes; those in `DENSE` predict every pixel. `LATER` are those of the later
+literature, by `make_later_model`. `UNSUPERVISED` are those that learn features without labels first.
 """
 
 from collections.abc import Iterable
@@ -10,9 +10,10 @@ from functools import partial
 
 from torch import nn
 
-from ..nn import SIConv2d
+from ..nn import ScaleInvariant, SIConv2d
 from ..ops.signature import DEFAULT_SCALES
 from .alignment import AlignedSIConv2d
+from .cnn import CroppedSIConv2d, DeepScaleCNN, ScaleCNN
 from .contrastive import Recipe
 from .convnet import PAPER, ConvNet, Convolution, MultiStageConvNet, Shape
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet, PyramidEnsemble
@@ -36,6 +37,14 @@ TITLES = {
     "si_fcn": "SI-FCN",
     "unet": "U-Net",
     "si_unet": "SI-U-Net",
+}
+LATER = {
+    "cnn": "CNN",
+    "cropped_cnn": "CNN, cropped layers",
+    "si_cnn": "SI-CNN",
+    "pyramid_cnn": "ScaleInvariant(CNN)",
+    "deep_cnn": "Deep CNN",
+    "pyramid_deep_cnn": "ScaleInvariant(deep CNN)",
 }
 AUGMENTED = "augmented"  # a ConvNet; what is different is how it is trained
 DENSE = {"fcn": FullyConvolutional, "si_fcn": FullyConvolutional, "unet": UNet, "si_unet": UNet}
@@ -88,15 +97,61 @@ def make_model(
     raise ValueError(f"`name` must be one of {', '.join(TITLES)}, got {name!r}")
 
 
+def make_later_model(
+    name: str,
+    size: int,
+    maps: tuple[int, int, int],
+    scales: Iterable[float] = DEFAULT_SCALES,
+    *,
+    upsample: int = 1,
+    dropout: float = 0.7,
+    antialias: bool = False,
+    pool: str = "max",
+    norm: str = "joint",
+    levels: str = "input",
+) -> nn.Module:
+    """Make a network of the later literature.
+
+    Args:
+        name: in `LATER`.
+        size: side of the images.
+        maps: of its three stages.
+        scales: of its layers, or of its pyramid.
+        upsample: repeat every pixel so often along each axis first; 56×56 in the literature is 28×28, doubled.
+        dropout: share of the units before the last layer that is left out in training.
+        antialias: whether scale-invariant layers and pyramids average pixels where they shrink.
+        pool, norm, levels: of `ScaleInvariant`, which calls the last one `size`.
+    """
+    if name not in LATER:
+        raise ValueError(f"`name` must be one of {', '.join(LATER)}, got {name!r}")
+    scales, plain = tuple(scales), name.removeprefix("pyramid_")
+    network: nn.Module
+    if plain == "deep_cnn":
+        network = DeepScaleCNN(maps, dropout=dropout)
+    else:
+        layers: dict[str, Convolution] = {
+            "cnn": nn.Conv2d,
+            "cropped_cnn": partial(CroppedSIConv2d, scales=scales),
+            "si_cnn": partial(SIConv2d, scales=scales, antialias=antialias),
+        }
+        network = ScaleCNN(layers[plain], size * upsample, maps, dropout=dropout)
+    if name.startswith("pyramid"):
+        network = ScaleInvariant(network, scales, pool=pool, norm=norm, size=levels, antialias=antialias)  # type: ignore[arg-type]
+    return network if upsample == 1 else nn.Sequential(nn.Upsample(scale_factor=upsample), network)
+
+
 __all__ = [
     "AUGMENTED",
     "DENSE",
+    "LATER",
     "RBM",
     "SIRBM",
     "TITLES",
     "UNSUPERVISED",
     "AlignedSIConv2d",
     "ConvNet",
+    "CroppedSIConv2d",
+    "DeepScaleCNN",
     "Fold",
     "FullyConvolutional",
     "HierarchicalConvNet",
@@ -104,12 +159,14 @@ __all__ = [
     "MultiStageConvNet",
     "PyramidEnsemble",
     "Recipe",
+    "ScaleCNN",
     "Shape",
     "SoftmaxClassifier",
     "TiledConv2d",
     "UNet",
     "UnsupervisedRun",
     "UnsupervisedSettings",
+    "make_later_model",
     "make_model",
     "train_unsupervised",
 ]

@@ -23,6 +23,8 @@ from ..ops.signature import DEFAULT_SCALES, check_scales
 from .scales_state import ScalesState
 
 Pair = tuple[float, float]
+NORMS = ("joint", "level")
+SIZES = ("own", "input")
 
 
 class ScaleInvariant(ScalesState):
@@ -103,8 +105,8 @@ class ScaleInvariant(ScalesState):
         if not isinstance(module, nn.Module):
             raise TypeError(f"`module` must be a torch.nn.Module, got {type(module).__name__}")
         _check_choice("pool", pool, POOLS)
-        _check_choice("size", size, ("own", "input"))
-        _check_choice("norm", norm, ("joint", "level"))
+        _check_choice("size", size, SIZES)
+        _check_choice("norm", norm, NORMS)
         if (stride is None) != (offset is None):
             raise ValueError(f"`stride` and `offset` must be given together, got {stride!r} and {offset!r}")
         self.module = module

@@ -1,0 +1,170 @@
+"""The network on which the later literature compares methods for scale, and the layers that it has been given.
+
+Three stages of convolution, ReLU, max-pooling and BatchNorm, then two fully connected layers; 494,549 parameters,
+whatever the convolution. The sizes are those of Sosnovik, Szmaja and Smeulders, "Scale-Equivariant Steerable
+Networks", 2020 (github.com/ISosnovik/sesn), where the paper's layer was compared in the form of `CroppedSIConv2d`.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from ..ops.signature import DEFAULT_SCALES, check_scales
+from .convnet import Convolution
+
+PIXEL_DEVIATION = 0.2161  # of MNIST-Scale, as the literature has it
+MAPS = (32, 63, 95)
+HIDDEN = 256
+
+
+class ScaleCNN(nn.Module):
+    """conv 7×7 → ReLU → max-pool → BatchNorm, three times; then fully connected → BatchNorm → ReLU → dropout → classes.
+
+    Args:
+        conv: makes a convolution from (in_channels, out_channels, kernel_size, padding=…).
+        size: side of the images, 28 or 56. The last pooling leaves 2×2 of either.
+        maps: of the three stages.
+        hidden: units of the fully connected layer.
+        dropout: share of these units that is left out in training.
+        classes: outputs.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in ScaleCNN().parameters())
+        494549
+    """
+
+    def __init__(
+        self,
+        conv: Convolution = nn.Conv2d,
+        size: int = 28,
+        maps: tuple[int, int, int] = MAPS,
+        *,
+        hidden: int = HIDDEN,
+        dropout: float = 0.7,
+        classes: int = 10,
+    ) -> None:
+        super().__init__()
+        if size % 28:
+            raise ValueError(f"`size` must be a multiple of 28 for this network, got {size}")
+        pools = (nn.MaxPool2d(2), nn.MaxPool2d(2), nn.MaxPool2d(size // 7, padding=2))
+        stages: list[nn.Module] = []
+        for inner, outer, pool in zip((1, *maps), maps, pools, strict=False):
+            stages += [conv(inner, outer, 7, padding=3), nn.ReLU(), pool, nn.BatchNorm2d(outer)]  # type: ignore[call-arg]
+        self.stages = nn.Sequential(*stages)
+        self.classifier = nn.Sequential(
+            nn.Linear(4 * maps[-1], hidden, bias=False),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.stages(images / PIXEL_DEVIATION)  # (N, M, 2, 2)
+        logits: Tensor = self.classifier(features.flatten(1))
+        return logits
+
+
+class DeepScaleCNN(nn.Module):
+    """Convolutions of 3×3, two to a stage, BatchNorm before each ReLU, and the maximum of each last map; for any size.
+
+    Fewer parameters than `ScaleCNN`, and twice its layers. What it answers does not depend on how much background there
+    is around a digit, nor on where the digit lies.
+
+    Args:
+        maps: of the three stages.
+        dropout: share of the last maps that is left out in training.
+        classes: outputs.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in DeepScaleCNN().parameters())
+        459226
+    """
+
+    def __init__(self, maps: tuple[int, int, int] = (48, 96, 144), *, dropout: float = 0.3, classes: int = 10) -> None:
+        super().__init__()
+        stages: list[nn.Module] = []
+        inner = 1
+        for stage, outer in enumerate(maps):
+            for _ in range(2):
+                stages += [nn.Conv2d(inner, outer, 3, padding=1, bias=False), nn.BatchNorm2d(outer), nn.ReLU()]
+                inner = outer
+            if stage < len(maps) - 1:
+                stages.append(nn.MaxPool2d(2))
+        self.stages = nn.Sequential(*stages)
+        self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(maps[-1], classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.stages(images / PIXEL_DEVIATION)
+        logits: Tensor = self.classifier(features.amax((2, 3)))
+        return logits
+
+
+class CroppedSIConv2d(nn.Conv2d):
+    """What the well-known re-implementations take for the scale-invariant layer; for comparison only.
+
+    Like those of the SESN and STIR code, and unlike the paper's layer, it crops an enlarged image to the size of its
+    input before it convolves, pads a shrunk one by zeros, crops and pads the response in the same way on the way back,
+    and lets the zeros take part in the maximum. Corners of images lie on corners (`align_corners=True`), so centres are
+    off by up to half a pixel where sizes are rounded.
+
+    Resampling, cropping and padding are linear along each axis: one matrix for all three. Square images, of stride 1,
+    with padding that keeps their size.
+
+    Args:
+        in_channels, out_channels, kernel_size: as of `Conv2d`; the kernel must be odd.
+        padding: `kernel_size // 2`.
+        scales: of the levels.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        padding: int,
+        scales: Iterable[float] = DEFAULT_SCALES,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, padding=padding)
+        if 2 * padding + 1 != kernel_size:
+            raise ValueError(f"`padding` must be half of an odd kernel_size (={kernel_size}), got {padding}")
+        self.scales = check_scales(scales)
+        self._made: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+
+    def forward(self, input: Tensor) -> Tensor:
+        there, back = self._maps(input)
+        levels = _resample(there, input.unsqueeze(0))  # (scales, N, C, H, W)
+        responses = super().forward(levels.flatten(0, 1)).unflatten(0, levels.shape[:2])
+        return _resample(back, responses).amax(0)
+
+    def _maps(self, input: Tensor) -> tuple[Tensor, Tensor]:
+        """The matrices of all scales, there and back: (scales, H, H) each."""
+        key = (input.shape[3], input.device, input.dtype)
+        if key not in self._made:
+            there, back = (
+                torch.stack([cropped_resize(input.shape[3], factor) for factor in factors])
+                for factors in (self.scales, [1 / scale for scale in self.scales])
+            )
+            self._made[key] = there.to(input), back.to(input)
+        return self._made[key]
+
+
+def _resample(maps: Tensor, images: Tensor) -> Tensor:
+    """Take both axes of images (scales, N, C, H, W), or (1, …), through the map of each scale (scales, H, H)."""
+    maps = maps[:, None, None]
+    return maps @ images @ maps.mT
+
+
+def cropped_resize(length: int, scale: float) -> Tensor:
+    """The matrix that resizes an axis by corners, and crops or pads the result to its length; (length, length)."""
+    resized = math.floor(length * scale)
+    matrix = torch.zeros(length, length)
+    margin = (length - resized) // 2  # in front; below 0 it crops
+    for q in range(max(0, margin), min(length, margin + resized)):
+        u = (q - margin) * (length - 1) / (resized - 1) if resized > 1 else 0.0
+        left = min(math.floor(u), length - 2)
+        matrix[q, left], matrix[q, left + 1] = left + 1 - u, u - left
+    return matrix

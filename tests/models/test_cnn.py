@@ -1,0 +1,82 @@
+"""The networks of the later literature: their sizes, and the cropped layer against the resizing it stands for."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from helpers.loops import random
+from scaleconv import SIConv2d
+from scaleconv.models import LATER, CroppedSIConv2d, make_later_model
+
+MAPS = (32, 63, 95)
+SCALES = (0.3, 0.45, 0.67, 1.0, 1.49, 2.23, 3.33)
+
+
+@pytest.mark.parametrize("upsample", [1, 2])
+@pytest.mark.parametrize("name", ["cnn", "cropped_cnn", "si_cnn", "pyramid_cnn"])
+def test_every_form_of_the_literatures_network_has_its_494549_parameters(name, upsample):
+    network = make_later_model(name, 28, MAPS, (1, 2), upsample=upsample)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 494_549
+
+
+@pytest.mark.parametrize("name", ["deep_cnn", "pyramid_deep_cnn"])
+def test_the_deep_network_keeps_to_the_same_budget(name):
+    network = make_later_model(name, 28, (48, 96, 144), (1, 2))
+    assert 400_000 < sum(parameter.numel() for parameter in network.parameters()) <= 494_549
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_upsampled_it_answers_as_to_images_whose_pixels_are_doubled(name):
+    images = random(2, 1, 28, 28, seed=1, dtype=torch.float32)
+    torch.manual_seed(0)
+    network = make_later_model(name, 28, (3, 4, 5), (1, 2), upsample=2).eval()
+    torch.manual_seed(0)
+    large = make_later_model(name, 56, (3, 4, 5), (1, 2)).eval()
+    doubled = images.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    assert torch.equal(network(images), large(doubled))
+    assert network(images).shape == (2, 10)
+
+
+def resize_and_crop(images, scale):
+    """As the re-implementations do it: corners on corners, then the centre of the canvas, or a frame of zeros."""
+    if scale == 1:
+        return images
+    resized = F.interpolate(images, scale_factor=scale, mode="bilinear", align_corners=True)
+    missing = images.shape[3] - resized.shape[3]
+    before = missing // 2
+    return F.pad(resized, (before, missing - before, before, missing - before))
+
+
+@pytest.mark.parametrize("size", [7, 14, 28])
+def test_the_cropped_layer_resizes_crops_and_lets_zeros_compete(size):
+    layer = CroppedSIConv2d(2, 3, 7, padding=3, scales=SCALES).double()
+    images = random(2, 2, size, size, seed=size)
+    levels = [F.conv2d(resize_and_crop(images, s), layer.weight, layer.bias, padding=3) for s in SCALES]
+    expected = torch.stack([resize_and_crop(level, 1 / s) for s, level in zip(SCALES, levels, strict=True)]).amax(0)
+    torch.testing.assert_close(layer(images), expected, rtol=0, atol=1e-6)
+
+
+def test_the_cropped_layer_is_not_the_papers():
+    """A response below 0 at the edge is raised to the 0 of a frame; the paper's layer has no frame."""
+    cropped, faithful = (kind(1, 1, 3, padding=1, scales=(1, 2)) for kind in (CroppedSIConv2d, SIConv2d))
+    for layer in (cropped, faithful):
+        torch.nn.init.constant_(layer.weight, -1.0)
+        torch.nn.init.zeros_(layer.bias)
+    images = torch.ones(1, 1, 8, 8)
+    assert (cropped(images)[..., 0, :] == 0).all()
+    assert (faithful(images) < 0).all()
+
+
+def test_a_padding_that_changes_the_size_is_refused():
+    with pytest.raises(ValueError, match=r"`padding` must be half of an odd kernel_size \(=5\), got 1"):
+        CroppedSIConv2d(1, 1, 5, padding=1)
+
+
+@pytest.mark.parametrize("name", ["cnn", "deep_cnn"])
+def test_pixels_are_divided_by_the_deviation_that_the_literature_names(name):
+    network = make_later_model(name, 28, (3, 4, 5)).eval()
+    images = random(2, 1, 28, 28, seed=1, dtype=torch.float32)
+    seen = []
+    network.stages.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    network(images)
+    torch.testing.assert_close(seen[0], images / 0.2161)
