@@ -7,14 +7,12 @@ from types import SimpleNamespace
 
 if not shutil.which("nvidia-smi"):  # Triton reads this when it is imported, which torch does
     os.environ["TRITON_INTERPRET"] = "1"
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; threads of each would only wait for one another
+    os.environ["OMP_NUM_THREADS"] = "1"  # theirs, and of the processes that they start
 
 import pytest
-import torch
 
 from scaleconv import cli
-
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; threads of each would only wait for one another
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

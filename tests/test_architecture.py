@@ -27,8 +27,14 @@ ON_CPU, ON_GPU = CALL | listed_after("A CPU adds:"), CALL | listed_after("A GPU 
 REPRODUCE = listed_after("## `scaleconv reproduce table1`")
 
 
-# Runs some code in a new process, whose caches are empty, and prints the modules of ours whose functions it called.
-WALK = """
+SMALL = (
+    "data.train=100 data.tested=100 network.maps=[1,1] network.hidden=4 training.batch=50 rbm.hidden=4 si_rbm.hidden=4"
+)
+COMMAND = ["reproduce", "table1", "--folds", "0", "--epochs", "1"]
+COMMAND += [word for setting in SMALL.split() for word in ("--set", setting)]
+# In a new process, whose caches are empty: the modules of ours whose functions are called by the layer on a CPU, by the
+# layer with the plans of a GPU, which Triton's interpreter executes, and by the command.
+WALK = f"""
 import importlib, json, os, pkgutil, sys
 import torch, scaleconv
 from scaleconv import SIConv2d, cli
@@ -38,69 +44,59 @@ root = scaleconv.__path__[0] + os.sep
 for module in pkgutil.walk_packages(scaleconv.__path__, "scaleconv."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
-entered, find_plan = set(), custom_op.find_plan
+codes, find_plan = set(), custom_op.find_plan
 
-def enter(frame, event, argument):
-    path = frame.f_code.co_filename
-    if path.startswith(root) and frame.f_code.co_name != "<module>":
-        entered.add(path.removeprefix(root).removesuffix(".py").replace(os.sep, "."))
+def entered(function):
+    codes.clear()
+    sys.settrace(lambda frame, *_: codes.add(frame.f_code))
+    try:
+        function()
+    except SystemExit as end:
+        assert not end.code
+    finally:
+        sys.settrace(None)
+    paths = {{code.co_filename for code in codes if code.co_name != "<module>"}}
+    return sorted(path.removeprefix(root)[:-3].replace(os.sep, ".") for path in paths if path.startswith(root))
 
 def call(*arguments, **others):
     layer, images = SIConv2d(*arguments, padding=1, **others), torch.rand(1, arguments[0], 3, 2)
-    sys.settrace(enter)
-    layer(images).sum().backward()
-    sys.settrace(None)
+    return lambda: layer(images).sum().backward()
 
-def command(text):
-    sys.settrace(enter)
-    try:
-        cli.main(text.split())
-    except SystemExit as end:
-        sys.settrace(None)
-        assert not end.code
-
-{code}
+found = {{"cpu": entered(call(16, 16, 3)), "command": entered(lambda: cli.main({COMMAND!r}))}}
+if importlib.util.find_spec("triton"):
+    custom_op.find_plan = lambda *arguments: find_plan(*arguments[:-1], True)
+    dense, depthwise = call(1, 1, 2, scales=(1, 1.5)), call(2, 2, 2, scales=(1, 1.5), groups=2)
+    found["gpu"] = entered(lambda: (dense(), depthwise()))
 print()
-print(json.dumps(sorted(entered)))
+print(json.dumps(found))
 """
 
 
-def entered(code, folder, **environment):
-    walk = WALK.replace("{code}", code)
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", walk],
-        cwd=folder,
-        env={**os.environ, **environment},
+        [sys.executable, "-W", "ignore", "-c", WALK],
+        cwd=tmp_path_factory.mktemp("walk"),
+        env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return {name: set(modules) for name, modules in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def test_a_call_on_a_cpu_enters_the_modules_on_the_page(tmp_path):
-    assert entered("call(16, 16, 3)", tmp_path) == ON_CPU
+def test_a_call_on_a_cpu_enters_the_modules_on_the_page(walked):
+    assert walked["cpu"] == ON_CPU
 
 
-def test_a_call_on_a_gpu_enters_the_modules_on_the_page(tmp_path):
+def test_a_call_on_a_gpu_enters_the_modules_on_the_page(walked):
     pytest.importorskip("triton")
-    # The plan of a GPU, executed by Triton's interpreter.
-    code = """
-custom_op.find_plan = lambda *arguments: find_plan(*arguments[:-1], True)
-call(1, 1, 2, scales=(1, 1.5))
-call(2, 2, 2, scales=(1, 1.5), groups=2)
-"""
-    assert entered(code, tmp_path, TRITON_INTERPRET="1") == ON_GPU
+    assert walked["gpu"] == ON_GPU
 
 
-SMALL = "data.train=100 network.maps=[1,1] network.hidden=4 training.batch=50 rbm.hidden=4 si_rbm.hidden=4"
-
-
-def test_reproduce_enters_the_modules_on_the_page(tmp_path):
-    settings = " ".join(f"--set {setting}" for setting in SMALL.split())
-    found = entered(f'command("reproduce table1 --folds 0 --epochs 1 {settings}")', tmp_path)
-    assert {"nn.layers", "ops.scale_max"} < found & ON_CPU
-    assert found - ON_CPU == REPRODUCE
+def test_reproduce_enters_the_modules_on_the_page(walked):
+    assert {"nn.layers", "ops.scale_max"} < walked["command"] & ON_CPU
+    assert walked["command"] - ON_CPU == REPRODUCE
 
 
 def identifiers():

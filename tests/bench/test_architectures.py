@@ -77,7 +77,7 @@ def test_weights_are_saved_loaded_into_either_network_and_reverted_bit_for_bit(n
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exported_network_computes_the_same(name):
-    network = convert(make(name).eval(), first=2, scales=SCALES)  # each takes seconds
+    network = convert(make(name).eval(), first=2, scales=(1, 1.5))  # each layer and scale takes a second
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about its tracer
         exported = torch.export.export(network, (images(),)).module()

@@ -54,7 +54,7 @@ def server(contents):
             elif kind == "slow":
                 self.wfile.write(bytes(1 << 16))  # enough for the first block to reach the disk
                 self.wfile.flush()
-                release.wait(20)
+                release.wait(120)
 
     running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     running.daemon_threads = True
@@ -168,7 +168,7 @@ def test_a_killed_download_leaves_nothing_that_is_read_later(mirrored, server, c
     arguments = [sys.executable, "-c", KILLED, f"{server.address}/slow/", str(cache / "small")]
     process = subprocess.Popen(arguments)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not [path for path in cache.rglob("*.part") if path.stat().st_size]:
             assert process.poll() is None, "the download ended by itself"
             assert time.monotonic() < deadline, "the download never began"

@@ -1,6 +1,7 @@
 """The generator against a literal per-pixel reference, and the properties the set is built on."""
 
 import math
+from functools import cache
 
 import hypothesis.strategies as st
 import numpy as np
@@ -130,24 +131,31 @@ def moments(images):
     return mass, torch.stack([(images.sum(2) * positions).sum(1), (images.sum(1) * positions).sum(1)]) / mass
 
 
+@pytest.fixture(scope="module")
+def rescaled(embedded):
+    """Moments of the digits, and of the digits at a scale."""
+    at_scale = cache(lambda scale: moments(make_scaled(embedded.images, scale, 48)[:, 0]))
+    return moments(embedded.images.double() / 255), at_scale
+
+
 # Canvas pixels, over all 10,000 digits: root mean square, and the mean, which would show a drift. Plain bilinear skips
 # pixels below scale 0.5, so one thin digit may move by 2 pixels at 0.3; the wrong centre would move all by 0.35.
 @pytest.mark.parametrize(
     ("scale", "rms", "drift"),
     [(0.3, 0.16, 0.02), (0.5, 0.006, 5e-4), (0.77, 0.055, 3e-3), (1, 1e-7, 1e-8), (1.6, 0.02, 3e-3)],
 )
-def test_centre_of_mass_stays_at_the_scaled_place(embedded, scale, rms, drift):
-    _, before = moments(embedded.images.double() / 255)
-    _, after = moments(make_scaled(embedded.images, scale, 48)[:, 0])
+def test_centre_of_mass_stays_at_the_scaled_place(rescaled, scale, rms, drift):
+    (_, before), at_scale = rescaled
+    _, after = at_scale(scale)
     error = after - scale * before
     assert error.square().mean().sqrt() < rms
     assert error.mean(1).abs().max() < drift
 
 
 @pytest.mark.parametrize(("scale", "error"), [(0.3, 2e-3), (0.5, 1e-6), (0.77, 2e-3), (1, 1e-6), (1.6, 1e-4)])
-def test_area_grows_as_the_square_of_the_scale(embedded, scale, error):
-    before, _ = moments(embedded.images.double() / 255)
-    after, _ = moments(make_scaled(embedded.images, scale, 48)[:, 0])
+def test_area_grows_as_the_square_of_the_scale(rescaled, scale, error):
+    (before, _), at_scale = rescaled
+    after, _ = at_scale(scale)
     assert abs(float(after.sum() / before.sum()) / scale**2 - 1) < error
 
 
@@ -184,12 +192,12 @@ def test_sums_are_exact_in_any_order(interpolation, antialias):
 
 
 def test_the_number_of_threads_does_not_change_a_bit(embedded):
-    alone = make_scaled(embedded.images[:2000], 0.77, 28)
-    try:
-        torch.set_num_threads(3)
-        assert torch.equal(make_scaled(embedded.images[:2000], 0.77, 28), alone)
-    finally:
-        torch.set_num_threads(1)
+    before, made = torch.get_num_threads(), []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        made.append(make_scaled(embedded.images[:2000], 0.77, 28))
+    torch.set_num_threads(before)
+    assert torch.equal(*made)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -1,26 +1,41 @@
 """The commands reproduce, show and train, and one line with an exit code for everything that goes wrong."""
 
+import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from helpers.command import refused, says_next
+from scaleconv import cli
 from scaleconv.experiments import read_records
 
 SMALL = ("data.train=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8", "training.batch=50")
 TINY = (*(part for setting in SMALL for part in ("--set", setting)), "--epochs", "2")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Results of a tiny experiment that is run once, and what the command printed."""
+    folder, output, errors = tmp_path_factory.mktemp("made"), io.StringIO(), io.StringIO()
+    command = ["reproduce", "table1", "--models", "convnet,si_convnet", "--folds", "0,1", *TINY]
+    with chdir(folder), redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
+        cli.main(command)
+    return folder / "results", (end.value.code, output.getvalue(), errors.getvalue())
+
+
 @pytest.fixture
-def table(run, tmp_path):
-    """Results of a tiny experiment, and what the command printed."""
-    printed = run("reproduce", "table1", "--models", "convnet,si_convnet", "--folds", "0,1", *TINY)
+def table(made, tmp_path):
+    """A copy of these results, which a test may damage, and what was printed."""
+    results, printed = made
+    shutil.copytree(results, tmp_path / "results")
     return tmp_path / "results" / "table1-quick", printed
 
 

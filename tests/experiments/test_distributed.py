@@ -59,7 +59,7 @@ def together():
             processes.append(context.Process(target=run_command, args=(arguments, variables, folder / rank)))
             processes[-1].start()
         for process in processes:
-            process.join(120)
+            process.join(300)
         return [
             (*((folder / rank / name).read_text() for name in ("out", "err")), process.exitcode)
             for rank, process in zip("01", processes, strict=True)
@@ -139,7 +139,7 @@ def test_torchrun_trains_on_masks(run, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("seed 0:") == 1

@@ -72,7 +72,7 @@ class KilledOnce(Diary):
         if (run.model, run.fold, entry.epoch) == ("si_convnet", 0, 2) and self.log.read_text().count(
             "si_convnet-0"
         ) < 2:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while not run.checkpoint(self.folder).exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -24,12 +24,8 @@ def average(image, y, x, s):
     """Value of (C, H, W) at a real position under a triangle that reaches 1/s pixels, edge pixels clamped: (C,)."""
     height, width = image.shape[1:]
     y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
-    value, total = np.zeros(len(image)), 0.0
-    for i in range(height):
-        for j in range(width):
-            weight = max(0.0, 1 - s * abs(y - i)) * max(0.0, 1 - s * abs(x - j))
-            value, total = value + weight * image[:, i, j], total + weight
-    return value / total
+    down, across = (np.maximum(0, 1 - s * abs(u - np.arange(n))) for u, n in ((y, height), (x, width)))
+    return image @ across @ down / (down.sum() * across.sum())
 
 
 def rescale(image, s, antialias):
@@ -55,15 +51,13 @@ def convolve(level, weight, bias, stride, padding, dilation, groups):
         return None
     maps, channels = weight.shape[:2]
     response = np.zeros((maps, *sizes))
-    for m in range(maps):
-        first = m // (maps // groups) * channels
-        for i in range(sizes[0]):
-            for j in range(sizes[1]):
-                response[m, i, j] = bias[m]
-                for a in range(kernel[0]):
-                    for b in range(kernel[1]):
-                        y, x = stride[0] * i + dilation[0] * a, stride[1] * j + dilation[1] * b
-                        response[m, i, j] += float(padded[first : first + channels, y, x] @ weight[m, :, a, b])
+    taps = [d * np.arange(k) for d, k in zip(dilation, kernel, strict=True)]
+    for i in range(sizes[0]):
+        for j in range(sizes[1]):
+            seen = padded[:, stride[0] * i + taps[0][:, None], stride[1] * j + taps[1]]  # (C, K, K)
+            for m in range(maps):
+                first = m // (maps // groups) * channels
+                response[m, i, j] = bias[m] + np.vdot(seen[first : first + channels], weight[m])
     return response
 
 

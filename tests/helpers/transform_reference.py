@@ -124,13 +124,11 @@ def si_conv(images, weight, bias, stride, padding, dilation, groups, scales):
             )
         padded = np.pad(level, [(0, 0), *((p, p) for p in padding)])
         response = np.zeros((maps, *responses))
-        for m, p in itertools.product(range(maps), np.ndindex(*responses)):
-            first = m // (maps // groups) * channels
-            total = bias[m]
-            for k in np.ndindex(*kernel):
-                place = tuple(stride[a] * p[a] + dilation[a] * k[a] for a in axes)
-                total += padded[(slice(first, first + channels), *place)] @ weight[(m, slice(None), *k)]
-            response[(m, *p)] = total
+        for p in np.ndindex(*responses):
+            taps = np.ix_(*(stride[a] * p[a] + dilation[a] * np.arange(kernel[a]) for a in axes))
+            for m in range(maps):
+                first = m // (maps // groups) * channels
+                response[(m, *p)] = bias[m] + np.vdot(padded[first : first + channels][:, *taps], weight[m])
         for p in np.ndindex(*out):
             r = [reach[a] / 2 - padding[a] for a in axes]
             v = [

@@ -32,9 +32,7 @@ def trunk(channels=2):
 
 
 # Before torch 2.13 the size behind such a pooling is even or odd in a compiled graph, also without our layer.
-any_size = pytest.param(
-    trunk, marks=pytest.mark.skipif(torch.__version__ < TorchVersion("2.13"), reason="torch fixes pooled sizes")
-)
+pooled = pytest.mark.skipif(torch.__version__ < TorchVersion("2.13"), reason="torch fixes pooled sizes")
 
 
 def classifier(channels=2):
@@ -354,11 +352,18 @@ def compiler():
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("make", [any_size, classifier])
-@pytest.mark.parametrize("size", ["own", "input"])
-def test_many_sizes_are_compiled_at_most_twice(make, size):
+@pytest.mark.parametrize(
+    ("make", "size", "backend"),
+    [
+        pytest.param(trunk, "own", "eager", marks=pooled),
+        pytest.param(trunk, "input", "eager", marks=pooled),
+        (classifier, "own", "eager"),
+        (classifier, "input", "aot_eager"),  # traces the backward pass, too, which takes long
+    ],
+)
+def test_many_sizes_are_compiled_at_most_twice(make, size, backend):
     """And before it was ever called: the grid is found while it is traced."""
-    layer, counter = ScaleInvariant(make(), (1, 1.7), size=size), CompileCounterWithBackend("aot_eager")
+    layer, counter = ScaleInvariant(make(), (1, 1.7), size=size), CompileCounterWithBackend(backend)
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
     for number, shape in enumerate([(3, 31, 30), (4, 31, 30), (6, 36, 41), (5, 50, 29)]):
         images = random(shape[0], 2, *shape[1:], seed=number)
@@ -370,9 +375,17 @@ def test_many_sizes_are_compiled_at_most_twice(make, size):
     assert counter.frame_count <= 2
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("make", [any_size, classifier])
-@pytest.mark.parametrize("size", ["own", "input"])
+@pytest.mark.usefixtures("compiler")
+def test_compiled_gradients_through_aligned_maps_are_those_of_eager():
+    layer, images = ScaleInvariant(trunk(), (1, 1.7)), random(2, 2, 31, 30)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    grads = [torch.autograd.grad(f(images).square().sum(), list(layer.parameters())) for f in (compiled, layer)]
+    for one, other in zip(*grads, strict=True):
+        assert_close(one, other)
+
+
+@pytest.mark.parametrize("make", [pytest.param(trunk, marks=pooled), classifier])
+@pytest.mark.parametrize(("size", "strict"), [("own", False), ("input", True)])
 def test_it_is_exported_with_any_batch_height_and_width(make, size, strict):
     layer = ScaleInvariant(make(), (0.6, 1), size=size, pool="logsumexp")
     names = [torch.export.Dim("batch"), torch.export.Dim("height", min=24), torch.export.Dim("width", min=24)]

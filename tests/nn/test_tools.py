@@ -147,7 +147,10 @@ def test_other_weights_load_in_silence(state):
 
 
 def test_a_plain_convolution_loads_the_weights():
-    nn.Conv2d(3, 4, 3).load_state_dict(saved(SIConv2d(3, 4, 3)))
+    plain, layer = nn.Conv2d(3, 4, 3), SIConv2d(3, 4, 3)
+    plain.load_state_dict(saved(layer))
+    assert torch.equal(plain.weight, layer.weight)
+    assert torch.equal(plain.bias, layer.bias)
 
 
 def test_state_may_be_gathered_in_a_plain_dictionary():

@@ -33,7 +33,7 @@ def traceable_grads(tensors, settings, sent):
 def test_every_form_and_layout_agrees_with_the_loops_forward_and_with_autograd_backward():
     seen = Counter()
 
-    @settings(max_examples=160, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=100, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(calls(), st.integers(0, 2**31), st.sampled_from(sorted(BUDGETS)))
     def agree(call, seed, name):
         tensors = tensors_of(*call[:2], seed=seed)
@@ -59,9 +59,9 @@ def test_every_form_and_layout_agrees_with_the_loops_forward_and_with_autograd_b
             seen["everything on a canvas"] += plan.identity is None
 
     agree()
-    assert min(seen[form] for form in FORMS[1:]) >= 30, seen
-    assert min(seen[f"{name} budget"] for name in BUDGETS) >= 40, seen
-    assert min(seen["several strips of a level"], seen["gathered"], seen["everything on a canvas"]) >= 30, seen
+    assert min(seen[form] for form in FORMS[1:]) >= 20, seen
+    assert min(seen[f"{name} budget"] for name in BUDGETS) >= 25, seen
+    assert min(seen["several strips of a level"], seen["gathered"], seen["everything on a canvas"]) >= 20, seen
 
 
 @pytest.mark.parametrize(("channels", "form"), [(2, "dense"), (16, "dense"), (16, "im2col"), (12, "strided")])

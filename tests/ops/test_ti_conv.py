@@ -75,7 +75,7 @@ def plan_of(tensors, call, gpu=False):
 def test_agrees_with_the_loop_reference():
     seen = Counter()
 
-    @settings(max_examples=300, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=200, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(calls(), st.integers(0, 2**31))
     def agree(call, seed):
         tensors = tensors_of(*call[:2], seed=seed)
@@ -94,9 +94,9 @@ def test_agrees_with_the_loop_reference():
         seen["another wins"] += bool((true_winner != call[6].index(rotation(0))).any())
 
     agree()
-    assert min(seen[each] for each in ("zeros", "clamp", "reflect", "nearest", "bilinear")) >= 50, seen
-    assert min(seen[each] for each in ("mixed", "strided", "another wins")) >= 100, seen
-    assert seen["uncovered"] >= 20, seen
+    assert min(seen[each] for each in ("zeros", "clamp", "reflect", "nearest", "bilinear")) >= 30, seen
+    assert min(seen[each] for each in ("mixed", "strided", "another wins")) >= 65, seen
+    assert seen["uncovered"] >= 12, seen
 
 
 def test_gradients_of_the_plan_are_those_of_autograd():
@@ -207,16 +207,20 @@ def test_nearest_rounds_half_away_from_zero():
 def test_gradients_match_finite_differences_once_and_twice(interpolation, border):
     call = {"padding": 1, "stride": (1, 2), "interpolation": interpolation, "border": border, "transforms": MIXED}
     arguments = ((1, 2), (1, 1), (1, 1), 1, MIXED, interpolation, border)
-    for seed in range(500):
+    for seed in range(100):
         tensors = tensors_of((1, 2, 4, 5), (2, 2, 2, 2), seed=3 * seed)
-        if reference.gap(aligned_by_loops(tensors, *arguments)).min() > 1e-4:
+        gap = reference.gap(aligned_by_loops(tensors, *arguments))
+        if ((gap > 1e-4) | (gap == 0)).all():  # levels that are equal read the same pixels, and stay equal
             break
+    else:
+        raise AssertionError("no such tensors among 100 seeds")
     tensors = [tensor.requires_grad_() for tensor in tensors]
 
     def layer(*tensors):
         return ti_conv2d(*tensors, **call)
 
-    assert torch.autograd.gradcheck(layer, tensors, check_forward_ad=True)
+    assert torch.autograd.gradcheck(layer, tensors)
+    assert torch.autograd.gradcheck(layer, tensors, check_forward_ad=True, fast_mode=True)
     assert torch.autograd.gradgradcheck(layer, tensors, check_fwd_over_rev=True, fast_mode=True)
 
 

@@ -52,7 +52,7 @@ def test_the_right_factor_of_a_product_is_applied_first():
     first_wide = rotation(90) @ scaling(3, 1)
     assert goes_to(first_wide, 0, 1) == (-3, 0)
     assert goes_to(scaling(3, 1) @ rotation(90), 0, 1) == (-1, 0)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="unsupported operand"):
         rotation(90) @ 2
 
 

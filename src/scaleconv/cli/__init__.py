@@ -159,7 +159,8 @@ def show(
     from scaleconv.experiments.report import check_item, find_folder, print_json, print_tables
 
     folder = find_folder(results, check_name(name))
-    if folder is not None and is_of_images(records := read_records(folder)):
+    records = [] if folder is None else read_records(folder)
+    if is_of_images(records):
         typer.echo(describe(records, as_json=as_json))
         return
     loaded = load_item(item or name.partition("-")[0])
@@ -167,7 +168,6 @@ def show(
         raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {loaded.item}` first")
     if folder.name != name:
         typer.echo(f"no records in {results / name}; these are those of {folder}", err=True)
-    records = read_records(folder)
     check_item(loaded, records)
     (print_json if as_json else print_tables)(loaded, records)
 

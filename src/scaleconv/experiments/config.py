@@ -633,7 +633,7 @@ def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
     if origin in (Union, types.UnionType):
         return None if value is None else _convert(value, inner[0], key, where)
     if is_dataclass(kind) and isinstance(kind, type):
-        return build(kind, value, f"{where}, [{key}]")
+        return value if isinstance(value, kind) else build(kind, value, f"{where}, [{key}]")
     if origin is dict and isinstance(value, Mapping):
         return {name: _convert(item, inner[1], f"{key}.{name}", where) for name, item in value.items()}
     if origin in (tuple, list) and isinstance(value, list | tuple):

@@ -227,7 +227,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def _checked(values: Any) -> dict[str, Any]:
-    """The values of a file without their checksum, the history as a list of epochs."""
+    """The values of a file without their checksum, the history as epochs."""
     if not isinstance(values, dict):
         raise ValueError(f"the record must be a table, got {type(values).__name__}")
     columnar = isinstance(values.get("history"), dict)
@@ -235,7 +235,7 @@ def _checked(values: Any) -> dict[str, Any]:
         stored = values.pop("checksum", None)
         if stored != checksum(values):
             raise ValueError("its checksum does not agree with its content")
-    return {**values, "history": [asdict(entry) for entry in from_columns(values.get("history"))]}
+    return {**values, "history": from_columns(values.get("history"))}
 
 
 def _check_consistency(record: Record) -> None:
