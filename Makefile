@@ -56,7 +56,7 @@ docs: $(TESTABLE)
 	$(BIN)/mkdocs build --strict
 
 reproduce: $(READY)
-	$(BIN)/scaleconv reproduce table1 --preset quick
+	$(BIN)/scaleconv reproduce table1 --preset quick --processes 0
 
 # Known vulnerabilities of the pinned packages; strict, because what the registry has no data on is else passed over.
 audit: install

@@ -1,5 +1,6 @@
-"""Runs on a Ray cluster leave the records of local ones, whatever becomes of a worker."""
+"""Runs in other processes and on a Ray cluster leave the records of local ones, whatever becomes of a worker."""
 
+import multiprocessing
 import os
 import pickle
 import secrets
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from helpers.command import refused
 from helpers.folders import write_classes
 from helpers.runs import Diary, outcome
+from helpers.tasks import note
 from scaleconv.data import load_folder
 from scaleconv.experiments import engine, load_experiment, run_experiment, train
 from scaleconv.experiments.engine import RayCluster, Task, open_engine
@@ -200,3 +203,82 @@ def test_without_ray_the_message_names_the_extra(run, monkeypatch):
     refused(
         run("reproduce", "table1", "--engine", "ray"), "the engine ray needs its package: pip install 'scaleconv[ray]'"
     )
+
+
+# Processes of this machine.
+
+
+def tasks(*names):
+    return [Task((f"{name}.json",), name) for name in names]
+
+
+def test_processes_work_at_once_on_their_share_of_the_cores(tmp_path):
+    with open_engine(processes=2) as several:
+        done = [task.what for task in several.run(note, tasks("a", "b", "c", "d"), tmp_path)]
+    assert sorted(done) == ["a", "b", "c", "d"]
+    found = [list(map(float, (tmp_path / f"{name}.txt").read_text().split())) for name in done]
+    assert len({pid for pid, *_ in found}) == 4
+    assert os.getpid() not in {pid for pid, *_ in found}
+    assert {threads for _, threads, *_ in found} == {max(1, os.cpu_count() // 2)}
+    at_once = [sum(a < begin < b for _, _, a, b in found) for _, _, begin, _ in found]
+    assert max(at_once) == 1  # others, while one begins: two at once, and never three
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("bad", ValueError, "`what` must be good, got bad"),
+        ("lost", OSError, r"the process of lost\.json was lost \(exit code -9\): start the command again"),
+    ],
+)
+def test_an_error_or_a_lost_process_ends_the_work_and_stops_the_others(name, error, message, tmp_path):
+    start = time.monotonic()
+    with open_engine(processes=2) as several, pytest.raises(error, match=message):
+        list(several.run(note, tasks("long", name), tmp_path))
+    assert time.monotonic() - start < 40
+    assert not multiprocessing.active_children()
+
+
+def test_processes_leave_the_records_and_weights_of_one_process(tmp_path):
+    settings = {"models": ["convnet"], "folds": [0, 1], "data.train": 200, "network.maps": [2, 3]}
+    small = {"training.epochs": 2, "training.batch": 20, "data.tested": 100}
+    experiment = load_experiment("table1", "quick", {**settings, **small})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, os.cpu_count() // 2))
+    alone = run_experiment(experiment, tmp_path / "alone")
+    torch.set_num_threads(threads)
+    with open_engine(processes=2) as several:
+        shared = run_experiment(experiment, tmp_path / "shared", engine=several)
+    for one, other in zip(alone, shared, strict=True):
+        assert one.test_error == other.test_error
+        assert [entry.train_loss for entry in one.history] == [entry.train_loss for entry in other.history]
+    for path in (tmp_path / "alone" / "weights").iterdir():
+        here, there = load_file(path), load_file(tmp_path / "shared" / "weights" / path.name)
+        assert all(torch.equal(tensor, there[name]) for name, tensor in here.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"processes": -1}, "`processes` must lie between 0 and 256, got -1"),
+        ({"processes": 1000}, "`processes` must lie between 0 and 256, got 1000"),
+        ({"name": "ray", "processes": 2}, r"`processes` \(=2\) must be given with the engine local"),
+    ],
+)
+def test_a_number_of_processes_that_breaks_its_rule_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message), open_engine(**arguments):
+        pass
+
+
+def test_one_process_or_one_core_is_this_process(monkeypatch):
+    with open_engine(processes=1) as chosen:
+        assert type(chosen).__name__ == "Local"
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    with open_engine(processes=0) as chosen:
+        assert type(chosen).__name__ == "Local"
+
+
+def test_processes_are_for_cpus(monkeypatch):
+    monkeypatch.setattr("scaleconv.experiments.engine.choose_device", lambda _: "cuda")
+    with open_engine(processes=2) as several, pytest.raises(ValueError, match=r"`processes` \(=2\) must be 1 on a GPU"):
+        several.device("auto")

@@ -104,6 +104,7 @@ def reproduce(
     device: Device = "auto",
     data_dir: DataDir = None,
     settings: Set = None,
+    processes: Annotated[int, typer.Option(help="Runs at once on a CPU; 0 for one on each core.")] = 1,
     engine: EngineName = "local",
     address: Address = None,
     gpus_per_run: Gpus = None,
@@ -127,7 +128,7 @@ def reproduce(
     chosen = [item] if item != "all" else [each for each in ITEMS if each not in SEARCHES]
     loaded = [load_item(each, preset, {} if item == "all" and each == "cost" else overrides) for each in chosen]
     start = time.perf_counter()
-    with open_engine(engine, address, gpus_per_run) as where:
+    with open_engine(engine, address, gpus_per_run, processes=processes) as where:
         for each in loaded:
             folder = results / (folder_name(each.item, preset) if name is None else check_name(name))
             run_on_terminal(each, folder, device, data_dir, where)

@@ -1,19 +1,24 @@
-"""Where runs are done: one after the other in this process, or as tasks of a Ray cluster.
+"""Where runs are done: one after the other in this process, in several of this machine, or as tasks of a Ray cluster.
 
 An engine does tasks. Each leaves files in the folder of the results: a record, weights, and checkpoints on the way. A
-worker of Ray does not see that folder. It works in a temporary one, and what appears there travels back as values and
-is written here. A task that loses its worker goes on from its last checkpoint on another one.
+small network gains little from a second core, so on a CPU two runs in two processes are done sooner than one after the
+other. A worker of Ray does not see the folder of the results. It works in a temporary one, and what appears there
+travels back as values and is written here. A task that loses its worker goes on from its last checkpoint on another.
 """
 
 import math
+import multiprocessing
 import os
 import socket
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +28,7 @@ from .records import writing
 from .sgd import choose_device
 
 ENGINES = ("local", "ray")
+MOST_PROCESSES = 256
 RETRIES = 3  # of a task that loses its worker
 SECONDS_BETWEEN = 1.0  # looks at the temporary folder of a task
 
@@ -79,9 +85,97 @@ class Local:
             yield task
 
 
+class Processes:
+    """Processes of this machine, a task each, which share its cores; for CPUs.
+
+    A process that is lost ends the work, and so does an error of a task. The others are stopped; what they have begun
+    goes on from its checkpoint the next time.
+
+    Args:
+        count: how many work at once.
+    """
+
+    groups = False
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def device(self, name: str) -> str:
+        if (device := choose_device(name)) != "cpu":
+            raise ValueError(f"`processes` (={self.count}) must be 1 on a GPU, or `device` cpu, got {device!r}")
+        return device
+
+    def run(self, work: Work, tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
+        # Processes are forked from one that has imported everything and computed nothing.
+        forks = "forkserver" in multiprocessing.get_all_start_methods()
+        context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+        if forks:
+            context.set_forkserver_preload([f"{__package__}.run"])
+        threads = max(1, (os.cpu_count() or 1) // self.count)
+        waiting = iter(tasks)
+        running: dict[Any, tuple[Any, Connection, Task]] = {}  # by what is ready when the process has ended
+        try:
+            while True:
+                while len(running) < self.count and (task := next(waiting, None)):
+                    receiver, sender = context.Pipe(duplex=False)
+                    what = (work, task.what, folder, threads, sender)
+                    process = context.Process(target=_work_here, args=what, daemon=True)
+                    process.start()
+                    sender.close()
+                    running[process.sentinel] = process, receiver, task
+                if not running:
+                    return
+                for sentinel in wait_for(list(running)):
+                    process, receiver, task = running.pop(sentinel)
+                    process.join()
+                    _raise_error(receiver, process.exitcode, task)
+                    yield task
+        finally:
+            for process, *_ in running.values():
+                process.terminate()
+            for process, *_ in running.values():
+                process.join()
+
+
+def _work_here(work: Work, what: Any, folder: Path, threads: int, sender: Connection) -> None:
+    """Do a task in a process of its own, and send what it raised, or None."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    try:
+        work(what, folder)
+    except (ValueError, OSError, ImportError) as error:
+        sender.send(error)
+    except KeyboardInterrupt:
+        os._exit(1)  # the process that shows results says so
+    else:
+        sender.send(None)
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()  # it may be killed
+        os._exit(1)
+
+
+def _raise_error(receiver: Connection, code: int | None, task: Task) -> None:
+    """Raise what the process of a task has sent; one that was lost has sent nothing."""
+    try:
+        error = receiver.recv()
+    except EOFError:
+        error = OSError(f"the process of {task.records[0]} was lost (exit code {code}): start the command again")
+    finally:
+        receiver.close()
+    if error is not None:
+        raise error
+
+
 @contextmanager
 def open_engine(
-    name: str = "local", address: str | None = None, gpus_per_run: float | None = None, cpus_per_run: int = 1
+    name: str = "local",
+    address: str | None = None,
+    gpus_per_run: float | None = None,
+    cpus_per_run: int = 1,
+    processes: int = 1,
 ) -> Iterator[Engine]:
     """An engine to be used in a `with` block; Ray is left when the block ends.
 
@@ -91,6 +185,7 @@ def open_engine(
             Ray on this machine alone, and stops it in the end.
         gpus_per_run: how much of a GPU each run takes, such as 0.25; 0 trains on CPUs. None is 1 where there are GPUs.
         cpus_per_run: threads of each run.
+        processes: of the engine local, on CPUs, that train a run each; 0 for one on each core.
 
     Raises:
         ValueError: an argument breaks its rule, or asks for more than a machine of the cluster has; or torchrun
@@ -100,12 +195,17 @@ def open_engine(
     """
     if name not in ENGINES:
         raise ValueError(f"`engine` must be one of {', '.join(ENGINES)}, got {name!r}")
+    if not 0 <= processes <= MOST_PROCESSES:
+        raise ValueError(f"`processes` must lie between 0 and {MOST_PROCESSES}, got {processes}")
     if name == "local":
         for option, value in (("address", address), ("gpus_per_run", gpus_per_run)):
             if value is not None:
                 raise ValueError(f"`{option}` (={value}) must be given with the engine ray")
-        yield Local()
+        count = processes or os.cpu_count() or 1
+        yield Local() if count == 1 else Processes(count)
         return
+    if processes != 1:
+        raise ValueError(f"`processes` (={processes}) must be given with the engine local")
     if "RANK" in os.environ:  # each run would wait for the other processes of torchrun
         raise ValueError("`engine` ray must not be started by torchrun, got a process of rank " + os.environ["RANK"])
     _check_gpus(gpus_per_run)
