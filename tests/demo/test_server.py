@@ -1,13 +1,17 @@
 """The server answers this machine, refuses what is too much with a message, and goes on serving."""
 
 import http.client
+import io
 import json
 import re
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from helpers.command import refused
 from scaleconv.demo import limits, server
@@ -44,6 +48,16 @@ def ask(served):
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@contextmanager
+def started(served, count, text):
+    """So many connections that have sent this much and go no further."""
+    with ExitStack() as opened:
+        for _ in range(count):
+            connection = opened.enter_context(socket.create_connection(served.server_address, timeout=10))
+            connection.sendall(text)
+        yield
 
 
 class Zeros:
@@ -123,9 +137,14 @@ def test_a_request_without_its_length_is_refused(served, length):
 
 
 def test_two_hundred_requests_at_once_are_answered_or_told_to_come_again(ask, served):
-    before = resident()
-    with ThreadPoolExecutor(50) as crowd:
-        replies = list(crowd.map(lambda _: ask("/api/digit", {"index": 0, "scale": 1.5}), range(200)))
+    before, together = resident(), threading.Barrier(200)
+
+    def one(_):
+        together.wait()
+        return ask("/api/digit", {"index": 0, "scale": 1.5})
+
+    with ThreadPoolExecutor(200) as crowd:
+        replies = list(crowd.map(one, range(200)))
     told = dict(replies)
     assert set(told) <= {200, 429}
     assert 200 in told
@@ -145,8 +164,68 @@ def test_who_finds_no_place_to_wait_is_refused_at_once(ask, served):
     assert ask("/api/curve", {"index": 0})[0] == 200
 
 
-def test_a_name_that_leads_here_from_elsewhere_is_refused(ask, served):
-    assert ask("/", method="GET", headers={"Host": "example.com"})[0] == 403
+HEAD = b"POST /api/digit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
+
+
+@pytest.mark.parametrize("text", [b"", HEAD, HEAD + b"\r\n{"], ids=["nothing", "half a head", "half a body"])
+def test_clients_that_send_slowly_make_room_for_others(ask, served, text, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    with started(served, server.CONNECTIONS + 8, text):
+        assert ask("/api/digit", {"index": 0, "scale": 1})[0] == 200
+
+
+def test_a_slow_client_is_heard_to_the_end_as_long_as_there_is_room(served, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE", 0.0)
+    body = b'{"index": 0}'
+    with socket.create_connection(served.server_address, timeout=10) as slow:
+        for part in (
+            b"POST /api/curve HTTP/1.1\r\nHost: localhost\r\n",
+            b"Content-Length: 12\r\n\r\n",
+            body[:5],
+            body[5:],
+        ):
+            slow.sendall(part)
+            threading.Event().wait(0.1)
+        assert slow.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP"])
+def test_ten_thousand_frames_take_no_more_memory_than_one(ask, kind):
+    file, before = animation(kind, 10_000), resident()
+    assert Image.open(io.BytesIO(file)).n_frames == 10_000
+    status, answer = ask("/api/picture", file)
+    if kind == "GIF":
+        assert (status, answer) == (400, {"error": "`file` must be a picture, PNG, JPEG, BMP or WEBP"})
+    else:
+        assert (status, answer["width"]) == (200, 32)
+    assert resident() - before < 20 * 2**20
+
+
+def animation(kind, count):
+    """A true animation of so many frames, put together from one: making each would take long."""
+    file = io.BytesIO()
+    frames = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue")]
+    frames[0].save(file, kind, save_all=True, append_images=frames[1:])
+    data = file.getvalue()
+    if kind == "GIF":  # from its graphic control on, a frame ends where the file does
+        at = data.rindex(b"\x21\xf9")
+        return data[:at] + (count - 1) * data[at:-1] + b";"
+    at = data.rindex(b"ANMF")
+    data = data[:at] + (count - 1) * data[at:]
+    return data[:4] + (len(data) - 8).to_bytes(4, "little") + data[8:]
+
+
+def test_another_method_is_refused_in_words(ask):
+    status, answer = ask("/", method="PUT", body=b"")
+    assert (status, answer) == (501, {"error": "Unsupported method ('PUT')"})
+
+
+@pytest.mark.parametrize("name", ["example.com", "localhost.example.com", "localhost@example.com", "[::1", "[x]", ""])
+def test_a_name_that_leads_here_from_elsewhere_is_refused(ask, served, name):
+    assert ask("/", method="GET", headers={"Host": name}) == (
+        403,
+        {"error": f"this page is served at {served.address}"},
+    )
     assert ask("/", method="GET", headers={"Host": f"localhost:{served.server_address[1]}"})[0] == 200
 
 
