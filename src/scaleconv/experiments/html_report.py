@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from .. import __version__
+from ..data.progress import watched
 from ..metrics import Summary, summarise
 from ..models import UNSUPERVISED
 from ..table import Table
@@ -121,6 +122,7 @@ def make_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
     recorded = [each for each in found if each.folder]
     if not recorded:
         raise ValueError(f"`results` must hold records of the preset {preset}: run `scaleconv reproduce` first")
+    sections = [_section(each, figures) for each in watched(recorded, "drawing charts", len(recorded))]
     links = [
         ("claims", "Claims"),
         *((each.item.item, each.item.item) for each in recorded),
@@ -148,7 +150,7 @@ Point at a mark, or tap it, to read its value.</p>
 </header>
 <main>
 {_claims(recorded)}
-{"".join(_section(each, figures) for each in recorded)}
+{"".join(sections)}
 <section id="made"><h2>How it was made</h2>
 {_scrolling(provenance(recorded).html())}
 {f'<p class="note">No records yet: {missing}.</p>' if missing else ""}
@@ -166,8 +168,9 @@ def _claims(recorded: Sequence[Recorded]) -> str:
     counts = Counter(row[-1] for row in table.rows)
     summary = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
     return f"""<section id="claims"><h2>The paper’s claims</h2>
-<p>{len(table.rows)} claims: {summary}. In brackets, the 95 % interval of our mean over folds. A number of the paper is
-<em>same</em> if it lies in that interval. A direction without a number is <em>same</em> if the interval lies on the
+<p>{len(table.rows)} claims: {summary}. In brackets, the 95 % interval of our mean over folds; where the paper has a
+deviation, too, that of the difference between the two means. A number of the paper is <em>same</em> if it lies in that
+interval, or 0 in that of the difference. A direction without a number is <em>same</em> if the interval lies on the
 paper’s side of 0, else <em>worse</em>: not shown.</p>
 <div class="prose">{_scrolling(table.html(classes={SAME, BETTER, WORSE}))}</div>
 </section>"""
@@ -236,12 +239,11 @@ def _method_charts(item: Experiment, records: Sequence[Record]) -> Iterator[Char
 
     The control on pixels is left out of the first, where its error would make the others small.
     """
-    rows = [row for row in make_rows(records, item.paper, item.baseline) if row.ours and row.model != "pixels"]
+    rows = [row for row in make_rows(records, item.paper, item.baseline) if row.model != "pixels"]
     labels = {float(place): row.title for place, row in enumerate(rows)}
     ours, theirs = [], []
     for place, row in enumerate(rows):
-        if row.ours:
-            ours.append(_mark(f"{row.title}, ours", place, row.ours))
+        ours.append(_mark(f"{row.title}, ours", place, row.ours))
         if row.paper:
             stated = " ± ".join(f"{value:.2f}" for value in row.paper)
             spread = row.paper[1] if len(row.paper) > 1 else 0.0
