@@ -58,7 +58,7 @@ class Page(HTMLParser):
         if not data.strip() or {"style", "script"} & set(tags):
             return
         if {"td", "th"} & set(tags):
-            self.rows[self.section][-1].append(data)
+            self.rows[self.section][-1].append(data.replace("\N{NO-BREAK SPACE}", " "))
         elif "title" in tags and "svg" in tags:
             self.marks.setdefault(self.section, []).append(data)
         elif "svg" not in tags:

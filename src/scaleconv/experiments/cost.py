@@ -286,5 +286,5 @@ def _changed_since(item: CostStudy, records: Sequence[Record]) -> list[str]:
         return []
     return [
         f"The layer has changed since its operations were counted and timed (commit {joined(changed)}); "
-        "`scaleconv.macs` counts those of today, and `scaleconv reproduce cost --name NEW` measures them."
+        "scaleconv.macs counts those of today, and scaleconv reproduce cost --name NEW measures them."
     ]

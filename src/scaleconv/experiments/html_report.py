@@ -78,6 +78,8 @@ summary { cursor: pointer; }
   .prose thead { display: none; }
   .prose tr, .prose th, .prose td { display: block; border: 0; padding: .1rem 0; }
   .prose tr { padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  .prose td:nth-child(2)::before { content: "paper: "; color: var(--faint); }
+  .prose td:nth-child(3)::before { content: "ours: "; color: var(--faint); }
 }
 @media print { details > * { display: block; } }
 """
@@ -172,7 +174,7 @@ def _claims(recorded: Sequence[Recorded]) -> str:
 deviation, too, that of the difference between the two means. A number of the paper is <em>same</em> if it lies in that
 interval, or 0 in that of the difference. A direction without a number is <em>same</em> if the interval lies on the
 paper’s side of 0, else <em>worse</em>: not shown.</p>
-<div class="prose">{_scrolling(table.html(classes={SAME, BETTER, WORSE}))}</div>
+<div class="prose">{_scrolling(_unbroken(table.html(classes={SAME, BETTER, WORSE})))}</div>
 </section>"""
 
 
@@ -351,6 +353,11 @@ def _figure(chart: Chart) -> str:
 def _picture(path: Path, alt: str) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<figure><h3>{escape(alt)}</h3><img alt="{escape(alt)}" src="data:image/png;base64,{data}"></figure>\n'
+
+
+def _unbroken(text: str) -> str:
+    """No line ends between a number and its sign."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%").replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
 
 
 def _scrolling(content: str) -> str:
