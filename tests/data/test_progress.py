@@ -22,7 +22,8 @@ def slowly():
         yield number
 
 
-def test_a_terminal_shows_the_count_the_rate_and_the_time_left():
+def test_a_terminal_shows_the_count_the_rate_and_the_time_left(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     found, text = text_of(slowly())
     assert found == [0, 1, 2, 3]
     assert "checking images" in text
@@ -36,7 +37,13 @@ def test_without_a_terminal_nothing_is_shown():
     assert text_of(range(4), terminal=False) == ([0, 1, 2, 3], "")
 
 
+def test_a_dumb_terminal_shows_nothing(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert text_of(range(4)) == ([0, 1, 2, 3], "")
+
+
 def test_of_several_processes_only_the_first_shows_it(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("RANK", "1")
     assert text_of(range(4)) == ([0, 1, 2, 3], "")
 

@@ -23,7 +23,7 @@ def make_progress(console: Console, *, transient: bool = False) -> Progress:
         TimeRemainingColumn(compact=True),
         console=console,
         transient=transient,
-        disable=not console.is_terminal,
+        disable=not console.is_terminal or console.is_dumb_terminal,
     )
 
 
@@ -49,4 +49,5 @@ def watched(things: Iterable[Thing], what: str, total: int, console: Console | N
         for thing in things:
             yield thing
             bar.advance(task)
-            bar.update(task, figures=f"{bar.tasks[0].speed or 0:.3g}/s")
+            rate = bar.tasks[0].speed or 0
+            bar.update(task, figures=f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s")
