@@ -92,6 +92,11 @@ def test_a_scene_is_labelled_as_the_networks_label_it(pairs, decode):
     assert found["plain"]["right"] == pytest.approx(right)
 
 
+def test_the_share_that_is_right_leaves_out_the_background():
+    predicted, truth = torch.tensor([[10, 10, 3, 4]]), torch.tensor([[10, 10, 3, 5]])
+    assert answers._labelled(predicted, truth)["right"] == 0.5
+
+
 def test_what_is_offered_are_digits_of_every_class(pairs, decode):
     pair = pairs["digits"]
     found = answers.offer(pair, 2)

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -170,8 +171,38 @@ HEAD = b"POST /api/digit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\
 @pytest.mark.parametrize("text", [b"", HEAD, HEAD + b"\r\n{"], ids=["nothing", "half a head", "half a body"])
 def test_clients_that_send_slowly_make_room_for_others(ask, served, text, monkeypatch):
     monkeypatch.setattr(server, "PATIENCE", 0.2)
+    start = time.monotonic()
     with started(served, server.CONNECTIONS + 8, text):
         assert ask("/api/digit", {"index": 0, "scale": 1})[0] == 200
+    assert time.monotonic() - start < server.SECONDS - 3  # so it was not their silence that ended them
+
+
+def test_who_waits_for_an_answer_is_not_slow(ask, served):
+    with ThreadPoolExecutor(1) as other:
+        with served.turn:
+            waiting = other.submit(ask, "/api/curve", {"index": 0})
+            wait_until(lambda: served.waiting._value < server.WAITING)
+            assert served.slow == {}
+        assert waiting.result()[0] == 200
+
+
+def wait_until(reached):
+    for _ in range(1000):
+        if reached():
+            return
+        time.sleep(0.01)
+    pytest.fail("never reached")
+
+
+def test_half_a_request_is_not_computed(served, monkeypatch):
+    asked = []
+    monkeypatch.setitem(served.routes, "/api/digit", lambda fields: asked.append(fields) or {})
+    for text, expected in ((HEAD + b"\r\n{}", []), (HEAD.replace(b"60000", b"2") + b"\r\n{}", [{}])):
+        with socket.create_connection(served.server_address, timeout=10) as connection:
+            connection.sendall(text)
+            connection.shutdown(socket.SHUT_WR)
+            assert bool(connection.recv(100)) == bool(expected)
+        assert asked == expected
 
 
 def test_a_slow_client_is_heard_to_the_end_as_long_as_there_is_room(served, monkeypatch):
@@ -185,7 +216,7 @@ def test_a_slow_client_is_heard_to_the_end_as_long_as_there_is_room(served, monk
             body[5:],
         ):
             slow.sendall(part)
-            threading.Event().wait(0.1)
+            time.sleep(0.1)
         assert slow.recv(15) == b"HTTP/1.1 200 OK"
 
 
@@ -227,6 +258,29 @@ def test_a_name_that_leads_here_from_elsewhere_is_refused(ask, served, name):
         {"error": f"this page is served at {served.address}"},
     )
     assert ask("/", method="GET", headers={"Host": f"localhost:{served.server_address[1]}"})[0] == 200
+
+
+def test_a_server_for_everyone_answers_to_every_name(ask, served, monkeypatch):
+    monkeypatch.setattr(served, "host", "0.0.0.0")
+    assert ask("/", method="GET", headers={"Host": "example.com"})[0] == 200
+
+
+def test_what_is_sent_may_load_nothing_from_elsewhere_and_is_not_kept(served):
+    connection = http.client.HTTPConnection(*served.server_address, timeout=60)
+    connection.request("GET", "/")
+    sent = connection.getresponse().headers
+    connection.close()
+    assert sent["Content-Security-Policy"] == "default-src 'self'; img-src 'self' data:"
+    assert (sent["Cache-Control"], sent["X-Content-Type-Options"]) == ("no-store", "nosniff")
+
+
+@pytest.mark.parametrize(("most", "closed"), [(10**6, None), (10**5, "close")])
+def test_a_body_that_is_not_read_to_its_end_ends_the_connection(served, monkeypatch, most, closed):
+    monkeypatch.setattr(server, "DRAINED", most)
+    connection = http.client.HTTPConnection(*served.server_address, timeout=60)
+    connection.request("POST", "/api/curve", bytes(200_000))
+    assert connection.getresponse().headers["Connection"] == closed
+    connection.close()
 
 
 def test_a_mistake_of_ours_is_an_answer_too(ask, served, monkeypatch):

@@ -217,6 +217,8 @@ class PageHandler(BaseHTTPRequestHandler):
             limit = f"{most // 2**20} MiB" if most >= 2**20 else f"{most // 2**10} KiB"
             raise RefusalError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"this is too large: at most {limit} are taken")
         body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionAbortedError("the client left before its request was whole")
         self.server.slow.pop(self.connection, None)
         if not self.server.waiting.acquire(blocking=False):
             raise RefusalError(HTTPStatus.TOO_MANY_REQUESTS, f"busy: {WAITING} requests are waiting already, try again")
