@@ -245,6 +245,8 @@ def test_the_page_needs_no_other_file_and_no_network(text, page):
     assert not re.search(r"https?:|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text
     assert '<meta name="viewport" content="width=device-width' in text
+    for column, name in ((2, "paper"), (3, "ours")):  # of a claim, whose headings a phone does not show
+        assert f'td:nth-child({column})::before {{ content: "{name}: "' in text
 
 
 def test_the_command_of_an_item_gives_the_settings_of_its_records(found):
