@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from helpers.command import refused
+from helpers.command import refused, says_next
 from scaleconv import cli
 from scaleconv.data import embedded_digits, make_set, read_set
 
@@ -19,6 +19,7 @@ def test_make_writes_the_set_that_the_library_makes(run, tmp_path):
     expected = make_set(embedded_digits())
     assert (code, errors) == (0, "")
     assert expected.checksum() in output
+    says_next(output, "scaleconv data info set.safetensors")
     stored = read_set(tmp_path / "set.safetensors")
     assert stored.checksum() == expected.checksum()
     assert stored.parameters == expected.parameters
@@ -45,6 +46,16 @@ def test_every_option_of_make_reaches_the_set(run, tmp_path):
         "antialias": True,
         "truncate": "allow",
     }
+
+
+def test_digits_are_written_as_a_folder_that_the_next_command_takes(run, tmp_path):
+    code, output, errors = run("data", "export", "digits", "--dataset", "embedded", "--count", "20")
+    assert (code, errors) == (0, "")
+    assert output.startswith("digits: 20 digits on 28×28, scales fixed:1\n")
+    assert len(list((tmp_path / "digits").glob("[0-9]/*.png"))) == 20
+    says_next(output, "scaleconv compare --data digits, ")
+    _, output, _ = run("data", "export", "scenes", "--count", "3", "--task", "segmentation", "--size", "48")
+    says_next(output, "scaleconv compare --data scenes --task segmentation, ")
 
 
 def test_info_lists_digits_that_are_there_and_that_are_missing(run, monkeypatch):

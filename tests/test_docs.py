@@ -83,6 +83,24 @@ def test_the_guide_quotes_its_records():
     found = [f"| {' | '.join(row)} |" for row in quoted if row[0] != "Hierarchical ConvNet"]
     assert len(found) == 8
     assert [row for row in found if row not in guide] == []
+    rows = json.loads((ROOT / "results" / "bench" / "cpu-shapes.json").read_text())["rows"]
+    ratios = [
+        row[f"{task}_converted_ms"] / row[f"{task}_plain_ms"] for row in rows for task in ("inference", "training")
+    ]
+    assert f"takes {min(ratios):.1f} to {max(ratios):.1f} times as long on a CPU" in guide
+    steps = json.loads((ROOT / "results" / "bench" / "h200.json").read_text())["steps"]
+    times = {
+        (row["task"], row["dtype"], row["variant"]): row["eager"]["median_ms"]
+        for row in steps
+        if row["network"] == "resnet18"
+    }
+    ratios = [time / times[*key[:2], "plain"] for key, time in times.items() if key[2] == "converted"]
+    assert f"a ResNet-18 {min(ratios):.1f} to {max(ratios):.1f} times on an H200" in guide
+    turned = json.loads((ROOT / "results" / "bench" / "goals-h200.json").read_text())["rotations"]
+    called, graph = ([row["ti / wide"] for row in turned if row["mode"] == mode] for mode in ("eager", "graph"))
+    layer = " ".join((ROOT / "docs" / "layer.md").read_text().split())
+    assert f"take {min(called):.1f} to {max(called):.1f} times as long as `Conv2d`" in layer
+    assert f"as a CUDA graph {min(graph):.1f} to {max(graph):.1f} times" in layer
     (scales,) = make_tables(load_experiment("scales"), read_records(ROOT / "results" / "scales"))
     listed = re.findall(r"^\| ([\d.]+(?: –|, then) .*) \| (.*) \|$", guide, re.MULTILINE)
     assert len(listed) == 7

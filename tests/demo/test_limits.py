@@ -70,6 +70,15 @@ def test_a_picture_is_shrunk_and_turned_to_grey(kind):
     assert found[:, -10:].float().mean() > 215
 
 
+def test_a_picture_that_was_taken_sideways_is_turned_upright():
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn it clockwise to see it upright
+    dark_left = Image.fromarray(np.repeat(np.array([[0, 255]], np.uint8), [40, 40], 1).repeat(40, 0))
+    found = limits.picture(saved(dark_left, "JPEG", exif=exif), 96)
+    assert found.shape == (80, 40)
+    assert found[:30].float().mean() < 20 < 235 < found[50:].float().mean()
+
+
 def test_of_an_animation_only_the_first_frame_is_read():
     frames = [Image.new("L", (20, 20), grey) for grey in (200, 10, 10)]
     found = limits.picture(saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True), 96)

@@ -1,13 +1,18 @@
 """The server answers this machine, refuses what is too much with a message, and goes on serving."""
 
 import http.client
+import io
 import json
 import re
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from helpers.command import refused
 from scaleconv.demo import limits, server
@@ -44,6 +49,16 @@ def ask(served):
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@contextmanager
+def started(served, count, text):
+    """So many connections that have sent this much and go no further."""
+    with ExitStack() as opened:
+        for _ in range(count):
+            connection = opened.enter_context(socket.create_connection(served.server_address, timeout=10))
+            connection.sendall(text)
+        yield
 
 
 class Zeros:
@@ -123,9 +138,14 @@ def test_a_request_without_its_length_is_refused(served, length):
 
 
 def test_two_hundred_requests_at_once_are_answered_or_told_to_come_again(ask, served):
-    before = resident()
-    with ThreadPoolExecutor(50) as crowd:
-        replies = list(crowd.map(lambda _: ask("/api/digit", {"index": 0, "scale": 1.5}), range(200)))
+    before, together = resident(), threading.Barrier(200)
+
+    def one(_):
+        together.wait()
+        return ask("/api/digit", {"index": 0, "scale": 1.5})
+
+    with ThreadPoolExecutor(200) as crowd:
+        replies = list(crowd.map(one, range(200)))
     told = dict(replies)
     assert set(told) <= {200, 429}
     assert 200 in told
@@ -145,9 +165,122 @@ def test_who_finds_no_place_to_wait_is_refused_at_once(ask, served):
     assert ask("/api/curve", {"index": 0})[0] == 200
 
 
-def test_a_name_that_leads_here_from_elsewhere_is_refused(ask, served):
-    assert ask("/", method="GET", headers={"Host": "example.com"})[0] == 403
+HEAD = b"POST /api/digit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
+
+
+@pytest.mark.parametrize("text", [b"", HEAD, HEAD + b"\r\n{"], ids=["nothing", "half a head", "half a body"])
+def test_clients_that_send_slowly_make_room_for_others(ask, served, text, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    start = time.monotonic()
+    with started(served, server.CONNECTIONS + 8, text):
+        assert ask("/api/digit", {"index": 0, "scale": 1})[0] == 200
+    assert time.monotonic() - start < server.SECONDS - 3  # so it was not their silence that ended them
+
+
+def test_who_waits_for_an_answer_is_not_slow(ask, served):
+    with ThreadPoolExecutor(1) as other:
+        with served.turn:
+            waiting = other.submit(ask, "/api/curve", {"index": 0})
+            wait_until(lambda: served.waiting._value < server.WAITING)
+            assert served.slow == {}
+        assert waiting.result()[0] == 200
+
+
+def wait_until(reached):
+    for _ in range(1000):
+        if reached():
+            return
+        time.sleep(0.01)
+    pytest.fail("never reached")
+
+
+def test_half_a_request_is_not_computed(served, monkeypatch):
+    asked = []
+    monkeypatch.setitem(served.routes, "/api/digit", lambda fields: asked.append(fields) or {})
+    for text, expected in ((HEAD + b"\r\n{}", []), (HEAD.replace(b"60000", b"2") + b"\r\n{}", [{}])):
+        with socket.create_connection(served.server_address, timeout=10) as connection:
+            connection.sendall(text)
+            connection.shutdown(socket.SHUT_WR)
+            assert bool(connection.recv(100)) == bool(expected)
+        assert asked == expected
+
+
+def test_a_slow_client_is_heard_to_the_end_as_long_as_there_is_room(served, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE", 0.0)
+    body = b'{"index": 0}'
+    with socket.create_connection(served.server_address, timeout=10) as slow:
+        for part in (
+            b"POST /api/curve HTTP/1.1\r\nHost: localhost\r\n",
+            b"Content-Length: 12\r\n\r\n",
+            body[:5],
+            body[5:],
+        ):
+            slow.sendall(part)
+            time.sleep(0.1)
+        assert slow.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP"])
+def test_ten_thousand_frames_take_no_more_memory_than_one(ask, kind):
+    file, before = animation(kind, 10_000), resident()
+    assert Image.open(io.BytesIO(file)).n_frames == 10_000
+    status, answer = ask("/api/picture", file)
+    if kind == "GIF":
+        assert (status, answer) == (400, {"error": "`file` must be a picture, PNG, JPEG, BMP or WEBP"})
+    else:
+        assert (status, answer["width"]) == (200, 32)
+    assert resident() - before < 20 * 2**20
+
+
+def animation(kind, count):
+    """A true animation of so many frames, put together from one: making each would take long."""
+    file = io.BytesIO()
+    frames = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue")]
+    frames[0].save(file, kind, save_all=True, append_images=frames[1:])
+    data = file.getvalue()
+    if kind == "GIF":  # from its graphic control on, a frame ends where the file does
+        at = data.rindex(b"\x21\xf9")
+        return data[:at] + (count - 1) * data[at:-1] + b";"
+    at = data.rindex(b"ANMF")
+    data = data[:at] + (count - 1) * data[at:]
+    return data[:4] + (len(data) - 8).to_bytes(4, "little") + data[8:]
+
+
+def test_another_method_is_refused_in_words(ask):
+    status, answer = ask("/", method="PUT", body=b"")
+    assert (status, answer) == (501, {"error": "Unsupported method ('PUT')"})
+
+
+@pytest.mark.parametrize("name", ["example.com", "localhost.example.com", "localhost@example.com", "[::1", "[x]", ""])
+def test_a_name_that_leads_here_from_elsewhere_is_refused(ask, served, name):
+    assert ask("/", method="GET", headers={"Host": name}) == (
+        403,
+        {"error": f"this page is served at {served.address}"},
+    )
     assert ask("/", method="GET", headers={"Host": f"localhost:{served.server_address[1]}"})[0] == 200
+
+
+def test_a_server_for_everyone_answers_to_every_name(ask, served, monkeypatch):
+    monkeypatch.setattr(served, "host", "0.0.0.0")
+    assert ask("/", method="GET", headers={"Host": "example.com"})[0] == 200
+
+
+def test_what_is_sent_may_load_nothing_from_elsewhere_and_is_not_kept(served):
+    connection = http.client.HTTPConnection(*served.server_address, timeout=60)
+    connection.request("GET", "/")
+    sent = connection.getresponse().headers
+    connection.close()
+    assert sent["Content-Security-Policy"] == "default-src 'self'; img-src 'self' data:"
+    assert (sent["Cache-Control"], sent["X-Content-Type-Options"]) == ("no-store", "nosniff")
+
+
+@pytest.mark.parametrize(("most", "closed"), [(10**6, None), (10**5, "close")])
+def test_a_body_that_is_not_read_to_its_end_ends_the_connection(served, monkeypatch, most, closed):
+    monkeypatch.setattr(server, "DRAINED", most)
+    connection = http.client.HTTPConnection(*served.server_address, timeout=60)
+    connection.request("POST", "/api/curve", bytes(200_000))
+    assert connection.getresponse().headers["Connection"] == closed
+    connection.close()
 
 
 def test_a_mistake_of_ours_is_an_answer_too(ask, served, monkeypatch):

@@ -8,6 +8,7 @@ import torch
 from scaleconv import SIConv2d
 from scaleconv.experiments import cost, load_item, read_records
 from scaleconv.experiments.cost import DirectSIConv2d, formula, run_cost
+from scaleconv.experiments.report import footnotes
 from scaleconv.ops.signature import DEFAULT_SCALES
 
 TINY = {"batch": 1, "calls": 1, "largest": [2.0], "counts": [1, 3], "folds": [0]}
@@ -97,3 +98,14 @@ def test_time_is_the_median_of_passes_and_a_first_layer_needs_no_gradient_of_its
     assert [cost._time(study, layer, "si_conv2d", (1.0, 0.5), "cpu") for layer in study.layers] == [7.0, 7.0]
     assert timed == [(["si_conv2d"], 1)] * 2
     assert passes == [(1, 2), (36, 3)]  # channels, and gradients: weight, bias and, of the second, input
+
+
+def test_counts_of_an_earlier_layer_are_said_to_be_old(tmp_path):
+    study = load_item("cost", "quick", TINY)
+    records = run_cost(study, tmp_path)
+    assert not [note for note in footnotes(study, records) if "has changed" in note]
+    (ours,) = (record for record in records if record.model == "si_conv2d" and record.point == "layer2")
+    ours.series["operations largest"].y[0] += 0.5
+    ours.environment["commit"] = "0123456789abcdef"
+    (note,) = (note for note in footnotes(study, records) if "has changed" in note)
+    assert "(commit 0123456789)" in note

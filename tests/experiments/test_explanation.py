@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.command import refused
+from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image, write_masks
 from scaleconv import Explanation, SIConv2d
 from scaleconv.data import Fixed, embedded_digits, load_folder, make_set
@@ -55,7 +55,8 @@ def digit(tmp_path):
 def test_the_command_prints_the_prediction_and_draws_it(run, digit, weights, tmp_path):
     code, output, errors = run("explain", digit, "--checkpoint", weights["si_convnet"], "--out", "seen.svg")
     assert (code, errors) == (0, "")
-    prediction, path = output.splitlines()
+    prediction, path, _ = output.splitlines()
+    says_next(output, "open seen.svg")
     assert prediction.startswith(f"{digit}: class ")
     assert path == "seen.svg"
     text = (tmp_path / "seen.svg").read_text()

@@ -22,7 +22,7 @@ from scaleconv.experiments.config import TITLES, Experiment, Settings, build
 from scaleconv.experiments.cost import METHODS
 from scaleconv.experiments.html_report import command, make_charts, make_page
 from scaleconv.experiments.items import parse_override
-from scaleconv.experiments.records import write_record
+from scaleconv.experiments.records import Epoch, write_record
 from scaleconv.experiments.report import Recorded, footnotes, read_items
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ class Page(HTMLParser):
         if not data.strip() or {"style", "script"} & set(tags):
             return
         if {"td", "th"} & set(tags):
-            self.rows[self.section][-1].append(data)
+            self.rows[self.section][-1].append(data.replace("\N{NO-BREAK SPACE}", " "))
         elif "title" in tags and "svg" in tags:
             self.marks.setdefault(self.section, []).append(data)
         elif "svg" not in tags:
@@ -245,6 +245,8 @@ def test_the_page_needs_no_other_file_and_no_network(text, page):
     assert not re.search(r"https?:|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text
     assert '<meta name="viewport" content="width=device-width' in text
+    for column, name in ((2, "paper"), (3, "ours")):  # of a claim, whose headings a phone does not show
+        assert f'td:nth-child({column})::before {{ content: "{name}: "' in text
 
 
 def test_the_command_of_an_item_gives_the_settings_of_its_records(found):
@@ -280,6 +282,27 @@ def test_items_of_one_fold_or_one_method_have_a_page_too(tmp_path):
     assert page.marks["table1"] == ["RBM, ours: 6.00, n = 1", "RBM, paper: 6.10"]
     assert "ConvNet at 1000: 8.00, n = 1" in page.marks["fig4b"]
     assert set(CURVES) < set(page.rows)
+
+
+def test_errors_during_training_are_shown_at_epochs_that_all_runs_were_tested_at():
+    runs = [
+        record("convnet", fold, history=[Epoch(1, 2.0, 9.0, 1.0), Epoch(2, 1.0, tested, 1.0), Epoch(3, 0.5, 5.0, 1.0)])
+        for fold, tested in ((0, 7.0), (1, None))
+    ]
+    _, training = make_charts(load_item("table1"), runs)
+    assert [mark.x for mark in training.curves[0].marks] == [1, 3]
+
+
+def test_the_papers_deviation_is_drawn_where_it_has_one():
+    errors, *_ = make_charts(load_item("table1"), [record("rbm"), record("convnet")])
+    (theirs,) = (curve for curve in errors.curves if curve.title == "paper")
+    assert [(mark.y, mark.spread) for mark in theirs.marks] == [(6.1, 0.0), (3.48, 0.23)]
+
+
+def test_no_line_of_a_claim_breaks_between_a_number_and_its_unit(text):
+    claims = text.partition('<section id="claims">')[2].partition("</table>")[0].partition("<table")[2]
+    assert len(re.findall(r"\d\N{NO-BREAK SPACE}%", claims)) > 10
+    assert not re.findall(r"\d %|n = ", claims)
 
 
 def test_what_records_say_is_text_and_not_markup(tmp_path):

@@ -254,3 +254,10 @@ def test_the_page_keeps_the_pictures_of_what_was_learned_when_the_weights_are_go
     shutil.rmtree(results / "table1-100" / "weights")
     assert "table1-rbm.png" not in {path.name for path in write_documents(results, docs)}
     assert (docs / "reproduction.md").read_text() == page
+
+
+def test_methods_that_were_not_run_are_named_under_the_table_and_not_in_it(capsys):
+    print_tables(load_experiment("table1"), table_records({"convnet": [4.0], "si_convnet": [3.0]}))
+    table, notes = capsys.readouterr().out.split("Test error in percent, mean")
+    assert "Hierarchical" not in table
+    assert "Not run: RBM, Scale-invariant RBM, Hierarchical ConvNet." in notes

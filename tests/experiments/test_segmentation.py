@@ -172,7 +172,8 @@ def test_a_network_of_someone_else_that_answers_for_the_image_is_refused(data, m
 
 def test_scenes_are_exported_as_images_and_masks(run):
     code, output, errors = run("data", "export", "scenes", "--task", "segmentation", "--count", "4", "--size", "48")
-    assert (code, errors, output) == (0, "", "scenes: 4 scenes of digits on 48×48, scales fixed:1\n")
+    assert (code, errors) == (0, "")
+    assert output.startswith("scenes: 4 scenes of digits on 48×48, scales fixed:1\n")
     assert load_folder("scenes", task="segmentation").folder.classes[-1] == "10"
     refused(run("data", "export", "more", "--task", "bent"), "`task` must be one of")
 

@@ -1,6 +1,10 @@
 """Calibration brings a converted network back to the answers of the plain one, and changes nothing else."""
 
 import copy
+import io
+import itertools
+import sys
+import time
 
 import pytest
 import torch
@@ -190,3 +194,34 @@ def test_a_reference_takes_the_place_of_the_plain_network():
 def test_wrong_arguments_are_named(arguments, error_type, message):
     with pytest.raises(error_type, match=message):
         calibrate(**{"model": convert(biased()), "images": IMAGES, **arguments})
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def shown(monkeypatch, stream, **options):
+    """What three steps of two seconds each leave on standard error."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    seconds = itertools.count(0, 2)
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
+    calibrate(convert(nn.Conv2d(1, 2, 3)), torch.rand(4, 1, 8, 8), steps=3, **options)
+    return stream.getvalue()
+
+
+def test_a_terminal_shows_how_far_it_is_the_rate_and_the_time_left(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    text = shown(monkeypatch, Terminal())
+    assert "\rcalibrating 2/3  0.5 steps/s  2 s left\x1b[K\rcalibrating 3/3" in text
+    assert text.endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "stream", "options"),
+    [("xterm", io.StringIO, {}), ("dumb", Terminal, {}), ("xterm", Terminal, {"quiet": True})],
+    ids=["a pipe", "a dumb terminal", "quiet"],
+)
+def test_nothing_is_shown_where_it_cannot_or_should_not_be(monkeypatch, terminal, stream, options):
+    monkeypatch.setenv("TERM", terminal)
+    assert shown(monkeypatch, stream(), **options) == ""

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..data.atomic import atomic_path
+from ..data.progress import make_progress
 from ..experiments.records import describe_environment
-from ..experiments.run import make_progress
 from ..table import Table, terminal_width, wrapped
 from .layer_costs import LayerRow, measure_layers
 from .network_costs import NETWORKS, EpochRow, StepRow, measure_epochs, measure_steps, step_tasks

@@ -242,6 +242,7 @@ def train(
     Records and weights are kept.
     """
     from scaleconv.experiments import check_name, load_experiment, plan_runs
+    from scaleconv.experiments.report import counted
     from scaleconv.experiments.run import run_on_terminal
 
     _refuse_mixture(context, method, data)
@@ -254,7 +255,9 @@ def train(
     folder = results / check_name(name)
     (record,) = run_on_terminal(experiment, folder, device, data_dir)
     (run,) = plan_runs(experiment)
-    typer.echo(f"{method}, fold {fold}: test error {record.error:.2f} % after {len(record.history)} epochs")
+    typer.echo(
+        f"{method}, fold {fold}: test error {record.error:.2f} % after {counted(str(len(record.history)), 'epoch')}"
+    )
     typer.echo(f"weights: {run.weights(folder)}")
     _next(f"scaleconv explain IMAGE --checkpoint {run.weights(folder)}")
 
@@ -320,6 +323,7 @@ def explain(
     typer.echo(f"{image}: {describe(found, classes)}")
     draw_explanation(pixels, found, classes, f"{image.name}: {describe(found, classes)}", [out])
     typer.echo(out)
+    _next(f"open {out}; scaleconv demo shows the same live, for small networks of its own")
 
 
 @app.command(epilog="Example: scaleconv demo --port 8000")
@@ -347,8 +351,10 @@ def demo(
             typer.echo(f"{record.model}: {record.error:.1f} % error over all test scales, {record.seconds:.0f} s")
         typer.echo(f"show them: scaleconv demo --networks {train}")
         return
+    if sys.stderr.isatty():
+        typer.echo("loading the networks, which takes a few seconds", err=True)
     server = start(host, port, load_pairs(networks or SHIPPED))
-    typer.echo(f"{server.address}  (Ctrl-C ends it)")
+    typer.echo(f"{server.address}  Open it in a browser; Ctrl-C ends it.")
     if host not in LOCAL:
         typer.echo("everyone who can reach this address can use the page: there is no password", err=True)
     with suppress(KeyboardInterrupt):

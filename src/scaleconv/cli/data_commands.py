@@ -66,6 +66,7 @@ def make(
     typer.echo(f"{path}: {len(made)} digits on {size}×{size}, scales {distribution}, seed {seed}, MD5 {checksum}")
     if cut := int((cut_off(digits.images, made.scales, size) > 0).sum()):
         typer.echo(f"the foreground of {cut} digits is cut off", err=True)
+    typer.echo(f"Next: scaleconv data info {path}, which checks it; scaleconv.data.read_set reads it")
 
 
 @data_app.command(epilog="Example: scaleconv data export digits --count 1000 --size 40")
@@ -98,6 +99,8 @@ def export(
         write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
     things = "scenes of digits" if task == "segmentation" else "digits"
     typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
+    masked = " --task segmentation" if task == "segmentation" else ""
+    typer.echo(f"Next: scaleconv compare --data {path}{masked}, to see which network to take")
 
 
 @data_app.command(epilog="Example: scaleconv data cifar10 cifar/test --data-dir cifar-10-batches-bin --part test")
@@ -114,6 +117,7 @@ def cifar10(
     images, labels = read_cifar10(data_dir, part, count)
     write_images(images, labels, CLASSES, path)
     typer.echo(f"{path}: {len(images)} images of {len(CLASSES)} classes")
+    typer.echo(f"Next: the other part beside it, then scaleconv compare --data {path.parent}")
 
 
 @data_app.command(epilog="Example: scaleconv data preview sheet.png --scales list:0.3,0.6,1")

@@ -2,6 +2,7 @@
 
 try:
     import numpy  # noqa: F401
+    import rich  # noqa: F401
     import safetensors  # noqa: F401
 except ImportError as error:
     raise ImportError(f"scaleconv.data needs {error.name}: pip install 'scaleconv[experiments]'") from None

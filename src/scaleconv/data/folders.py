@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from .progress import watched
 from .scales import raw_stream
 from .sets import ScaledSet
 
@@ -230,7 +231,8 @@ def write_images(images: Tensor, labels: Tensor, classes: Sequence[str], root: s
     with new_folder(root) as part:
         for label in labels.unique().tolist():
             (part / classes[label]).mkdir(parents=True)
-        for index, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        labelled = zip(images, labels.tolist(), strict=True)
+        for index, (image, label) in enumerate(watched(labelled, "writing images", len(images))):
             pixels = image[0] if len(image) == 1 else image.permute(1, 2, 0)
             pillow.fromarray(pixels.numpy()).save(part / classes[label] / f"{index:05}.png")
     return Path(root)
@@ -332,7 +334,8 @@ def _usable(
     usable: dict[tuple[str, str], list[ImageFile]] = {}
     taken: dict[str, str] = {}
     with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        for (part, name, path), found in zip(files, pool.map(inspect, (path for *_, path in files)), strict=True):
+        inspected = watched(pool.map(inspect, (path for *_, path in files)), "checking images", len(files))
+        for (part, name, path), found in zip(files, inspected, strict=True):
             inside = str(path.relative_to(root))
             if isinstance(found, str):
                 skipped.append(Skipped(printable(inside), found))

@@ -39,6 +39,7 @@ from .folders import (
     printable,
     quiet_pillow,
 )
+from .progress import watched
 from .scenes import Scenes
 
 MASK_SUFFIXES = (".png", ".bmp")  # JPEG changes numbers, and WebP knows colours only
@@ -83,7 +84,8 @@ def read_masked_images(
     taken: dict[str, str] = {}
     largest: dict[str, int] = {}
     with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        for (part, *paths), found in zip(pairs, pool.map(lambda pair: _inspect_pair(*pair[1:]), pairs), strict=True):
+        inspected = pool.map(lambda pair: _inspect_pair(*pair[1:]), pairs)
+        for (part, *paths), found in zip(pairs, watched(inspected, "checking images", len(pairs)), strict=True):
             image, mask = (str(path.relative_to(folder)) for path in paths)
             if isinstance(found, _Wrong):
                 skipped.append(Skipped(printable(mask if found.mask else image), found.reason))
@@ -124,7 +126,8 @@ def write_scenes(scenes: Scenes, root: str | os.PathLike[str]) -> Path:
         for name in ("images", "masks"):
             (part / name).mkdir(parents=True)
         pixels = (scenes.images[:, 0] * 255).round().byte().cpu().numpy()
-        for index, (scene, mask) in enumerate(zip(pixels, scenes.labels.byte().cpu().numpy(), strict=True)):
+        masked = zip(pixels, scenes.labels.byte().cpu().numpy(), strict=True)
+        for index, (scene, mask) in enumerate(watched(masked, "writing scenes", len(pixels))):
             pillow.fromarray(scene).save(part / "images" / f"{index:05}.png")
             pillow.fromarray(mask).save(part / "masks" / f"{index:05}.png")
     return Path(root)

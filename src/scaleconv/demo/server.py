@@ -1,15 +1,18 @@
 """Serves the page: files from `static/`, and answers to small JSON requests. Python's own HTTP server, no framework.
 
 One request is computed at a time. A few may wait; the others are refused at once with a message, as are bodies above
-their limit, so that memory stays bounded whatever is sent. Nothing is stored, and nothing outside of this package is
-loaded: the page works without a network.
+their limit, so that memory stays bounded whatever is sent. Where all connections are taken, those that send or read
+slowly make room for others. Nothing is stored, and nothing outside of this package is loaded: the page works without a
+network.
 """
 
 import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -40,8 +43,10 @@ HEADERS = {
 PICTURE = "/api/picture"  # takes a file; all other questions are JSON
 LOCAL = ("localhost", "127.0.0.1", "::1")
 WAITING = 16  # requests that may wait for their turn
-CONNECTIONS = 64  # at once
+CONNECTIONS = 32  # at once; each may hold a picture of 8 MiB
+QUEUE = 256  # connections that the system keeps for us meanwhile
 SECONDS = 15  # that a connection may be silent
+PATIENCE = 2  # seconds that a client may take to send or to read while others find no place
 DRAINED = 2**28  # bytes of a refused body that are read, and forgotten, so that the refusal arrives
 OFFERED = 3  # digits of each class
 FIRST: dict[str, Fields] = {  # asked before the first visitor comes
@@ -123,7 +128,7 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = CONNECTIONS
+    request_queue_size = QUEUE
 
     def __init__(self, host: str, port: int, pairs: dict[str, Pair]) -> None:
         self.routes = make_routes(pairs)
@@ -132,6 +137,7 @@ class PageServer(ThreadingHTTPServer):
         self.turn = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITING)
         self.connections = threading.BoundedSemaphore(CONNECTIONS)
+        self.slow: dict[socket.socket, float] = {}  # connections on whose client we wait, and since when
         self.host = host
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -144,16 +150,25 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{host}:{self.server_address[1]}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self.connections.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        while not self.connections.acquire(timeout=0.02):
+            self._drop_slowest()
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.slow.pop(request, None)
             self.connections.release()
+
+    def _drop_slowest(self) -> None:
+        """End the connection that has waited longest for its client, idle ones included, if that is too long."""
+        waited = self.slow.copy()
+        slowest = min(waited, key=lambda connection: waited[connection], default=None)
+        if slowest and time.monotonic() - waited[slowest] > PATIENCE:
+            self.slow.pop(slowest, None)
+            with suppress(OSError):
+                slowest.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke off is no error of ours."""
@@ -167,6 +182,10 @@ class PageHandler(BaseHTTPRequestHandler):
     server_version = "scaleconv"
     sys_version = ""
     timeout = SECONDS
+
+    def handle_one_request(self) -> None:
+        self._wait_for_client()
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self._reply(self._file)
@@ -197,11 +216,13 @@ class PageHandler(BaseHTTPRequestHandler):
             self._drain(length)
             limit = f"{most // 2**20} MiB" if most >= 2**20 else f"{most // 2**10} KiB"
             raise RefusalError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"this is too large: at most {limit} are taken")
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionAbortedError("the client left before its request was whole")
+        self.server.slow.pop(self.connection, None)
         if not self.server.waiting.acquire(blocking=False):
-            self._drain(length)
             raise RefusalError(HTTPStatus.TOO_MANY_REQUESTS, f"busy: {WAITING} requests are waiting already, try again")
         try:
-            body = self.rfile.read(length)
             with self.server.turn:
                 return answer(body)
         finally:
@@ -233,6 +254,16 @@ class PageHandler(BaseHTTPRequestHandler):
         except Exception as error:
             status, self.close_connection = HTTPStatus.INTERNAL_SERVER_ERROR, True
             body, kind = json.dumps({"error": f"unforeseen {type(error).__name__}"}).encode(), "application/json"
+        self._send(status, body, kind)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the HTTP server itself refuses, such as another method, is answered as everything else is."""
+        self.close_connection = True
+        text = message or HTTPStatus(code).phrase
+        self._send(HTTPStatus(code), json.dumps({"error": text}).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self._wait_for_client()
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -243,10 +274,17 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def _check_host(self) -> None:
         """Refuse names of others: a page elsewhere could lead its own name to this address."""
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        try:
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        except ValueError:  # brackets without an address in them
+            name = None
         if self.server.host in LOCAL and name not in LOCAL:
             self.close_connection = True
             raise RefusalError(HTTPStatus.FORBIDDEN, f"this page is served at {self.server.address}")
+
+    def _wait_for_client(self) -> None:
+        """From now on it depends on the client how long this takes."""
+        self.server.slow[self.connection] = time.monotonic()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged."""

@@ -87,7 +87,7 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
             values = list(errors[model].values())
             found = interval(values, against=Summary(mean, std[0], PAPER_FOLDS) if std else None)
             paper = f"{TITLES[model]}: {' ± '.join(f'{value:.2f}' for value in item.paper[model])} %"
-            ours = f"{fmean(values):.2f} %{_bounds(found)}, n = {len(values)}"
+            ours = f"{fmean(values):.2f} %{_gap(found, mean) if std else _bounds(found)}, n = {len(values)}"
             claims.append(Claim(paper, ours, compare(found, mean)))
     for model, other in PAIRS:
         both = _paired(errors.get(model, {}), errors.get(other, {}), relative_change)
@@ -272,6 +272,14 @@ def _difference(by_repeat: ByRepeat, about: str = "difference ") -> str:
 
 def _signed(values: Sequence[float]) -> str:
     return f"{fmean(values):+.2f}{_bounds(interval(values), '+')}".replace("-", "−")
+
+
+def _gap(found: Interval | None, paper: float) -> str:
+    """The interval of the difference between two means, said as such."""
+    if found is None:
+        return ""
+    gap = Interval(*(value - paper for value in (found.mean, found.low, found.high)))
+    return f"; difference to the paper {gap.mean:+.2f}{_bounds(gap, '+')}".replace("-", "−")
 
 
 def _bounds(found: Interval | None, sign: str = "") -> str:

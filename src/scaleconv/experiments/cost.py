@@ -268,4 +268,23 @@ def _footnotes(item: CostStudy, records: Sequence[Record]) -> list[str]:
         f"Time is the median of {calls} calls, on a GPU replays of a CUDA graph, which leave out the host; "
         f"mean ± standard deviation over {counted(repeats(records), 'repeat')}.",
         "Operations count the resampling too; the paper's formula does not.",
+        *_changed_since(item, records),
+    ]
+
+
+def _changed_since(item: CostStudy, records: Sequence[Record]) -> list[str]:
+    """Whether the layer takes other operations today than when they were counted."""
+    layers, calls = {layer.name: layer for layer in item.layers}, item.scales("largest")
+    changed = []
+    for record in records:
+        series = record.series["operations largest"]
+        known = [(scales, y) for x, y in zip(series.x, series.y, strict=True) if (scales := calls.get(x))]
+        now = [_operations(layers[record.point], record.model, scales) for scales, _ in known]
+        if any(abs(before - after) > 1e-3 for (_, before), after in zip(known, now, strict=True)):
+            changed.append(str(record.environment.get("commit") or "unknown")[:10])
+    if not changed:
+        return []
+    return [
+        f"The layer has changed since its operations were counted and timed (commit {joined(changed)}); "
+        "scaleconv.macs counts those of today, and scaleconv reproduce cost --name NEW measures them."
     ]

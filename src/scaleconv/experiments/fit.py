@@ -25,6 +25,7 @@ from torch import nn
 
 from ..data.atomic import remove_leftovers
 from ..data.loading import ImageData, Order, load_folder
+from ..data.progress import make_progress
 from ..models.images import check_count
 from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
 from .classifier import Classifier, NetworkSpec, describe, load, make_classifier
@@ -39,7 +40,7 @@ from .records import (
     write_record,
     writing,
 )
-from .run import make_folder, make_progress
+from .run import make_folder
 from .sgd import choose_device
 from .training import FitSettings, Training, cloned
 

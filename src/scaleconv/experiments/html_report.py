@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from .. import __version__
+from ..data.progress import watched
 from ..metrics import Summary, summarise
 from ..models import UNSUPERVISED
 from ..table import Table
@@ -77,6 +78,8 @@ summary { cursor: pointer; }
   .prose thead { display: none; }
   .prose tr, .prose th, .prose td { display: block; border: 0; padding: .1rem 0; }
   .prose tr { padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  .prose td:nth-child(2)::before { content: "paper: "; color: var(--faint); }
+  .prose td:nth-child(3)::before { content: "ours: "; color: var(--faint); }
 }
 @media print { details > * { display: block; } }
 """
@@ -121,6 +124,7 @@ def make_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
     recorded = [each for each in found if each.folder]
     if not recorded:
         raise ValueError(f"`results` must hold records of the preset {preset}: run `scaleconv reproduce` first")
+    sections = [_section(each, figures) for each in watched(recorded, "drawing charts", len(recorded))]
     links = [
         ("claims", "Claims"),
         *((each.item.item, each.item.item) for each in recorded),
@@ -148,7 +152,7 @@ Point at a mark, or tap it, to read its value.</p>
 </header>
 <main>
 {_claims(recorded)}
-{"".join(_section(each, figures) for each in recorded)}
+{"".join(sections)}
 <section id="made"><h2>How it was made</h2>
 {_scrolling(provenance(recorded).html())}
 {f'<p class="note">No records yet: {missing}.</p>' if missing else ""}
@@ -166,10 +170,11 @@ def _claims(recorded: Sequence[Recorded]) -> str:
     counts = Counter(row[-1] for row in table.rows)
     summary = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
     return f"""<section id="claims"><h2>The paper’s claims</h2>
-<p>{len(table.rows)} claims: {summary}. In brackets, the 95 % interval of our mean over folds. A number of the paper is
-<em>same</em> if it lies in that interval. A direction without a number is <em>same</em> if the interval lies on the
+<p>{len(table.rows)} claims: {summary}. In brackets, the 95 % interval of our mean over folds; where the paper has a
+deviation, too, that of the difference between the two means. A number of the paper is <em>same</em> if it lies in that
+interval, or 0 in that of the difference. A direction without a number is <em>same</em> if the interval lies on the
 paper’s side of 0, else <em>worse</em>: not shown.</p>
-<div class="prose">{_scrolling(table.html(classes={SAME, BETTER, WORSE}))}</div>
+<div class="prose">{_scrolling(_unbroken(table.html(classes={SAME, BETTER, WORSE})))}</div>
 </section>"""
 
 
@@ -236,12 +241,11 @@ def _method_charts(item: Experiment, records: Sequence[Record]) -> Iterator[Char
 
     The control on pixels is left out of the first, where its error would make the others small.
     """
-    rows = [row for row in make_rows(records, item.paper, item.baseline) if row.ours and row.model != "pixels"]
+    rows = [row for row in make_rows(records, item.paper, item.baseline) if row.model != "pixels"]
     labels = {float(place): row.title for place, row in enumerate(rows)}
     ours, theirs = [], []
     for place, row in enumerate(rows):
-        if row.ours:
-            ours.append(_mark(f"{row.title}, ours", place, row.ours))
+        ours.append(_mark(f"{row.title}, ours", place, row.ours))
         if row.paper:
             stated = " ± ".join(f"{value:.2f}" for value in row.paper)
             spread = row.paper[1] if len(row.paper) > 1 else 0.0
@@ -349,6 +353,11 @@ def _figure(chart: Chart) -> str:
 def _picture(path: Path, alt: str) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<figure><h3>{escape(alt)}</h3><img alt="{escape(alt)}" src="data:image/png;base64,{data}"></figure>\n'
+
+
+def _unbroken(text: str) -> str:
+    """No line ends between a number and its sign."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%").replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
 
 
 def _scrolling(content: str) -> str:

@@ -134,7 +134,7 @@ def verdict(records: Sequence[Record]) -> str:
     if all(gap is None for gap in behind.values()):
         return (
             f"{title(best)} has the highest {measure_name(records[0])} over all scales, {means[best]:.1f} %, but one "
-            "seed cannot tell whether that is chance: give several (--seeds)."
+            "seed cannot tell whether that is chance: scaleconv compare trains several."
         )
     equal = [best, *(model for model, gap in behind.items() if gap is not None and gap.low <= 0)]
     chosen = min(equal, key=lambda model: seconds[model])

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..data.progress import watched
 from ..table import Table, terminal_width, wrapped
 from .claims import check_claims
 from .config import TITLES, Experiment, Item
@@ -65,14 +66,15 @@ def _footnotes(item: Experiment, records: Sequence[Record]) -> list[str]:
     if not item.is_table:
         over = f"Mean ± standard deviation over {counted(repeats(records), 'fold')}."
         return [over, *_training_notes(records), *_scene_notes(records)]
-    baseline = TITLES[item.baseline]
+    baseline, ran = TITLES[item.baseline], {record.model for record in records}
+    missing = ", ".join(title for model, title in TITLES.items() if model in item.paper and model not in ran)
     return [
         "Test error in percent, mean ± standard deviation over folds.",
         f"error vs {baseline}: relative change of the mean error; below 0 is better. "
         "p: exact paired sign-flip test of that difference.",
         *_training_notes(records),
         *_feature_notes(records),
-        "A dash under “ours” means that there are no records of the method.",
+        *([f"Not run: {missing}."] if missing else []),
         "s / epoch: seconds of the device for one epoch of one run, without tests.",
     ]
 
@@ -226,7 +228,7 @@ def read_items(results: Path, preset: str) -> list[Recorded]:
     if not results.is_dir():
         raise ValueError(f"`results` must be a directory with records, got {results}")
     found = []
-    for name in ITEMS:
+    for name in watched(ITEMS, "reading records", len(ITEMS)):
         item, folder = load_item(name, preset), find_folder(results, folder_name(name, preset), small=False)
         records = read_records(folder) if folder else []
         check_item(item, records)
@@ -268,7 +270,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
     pages = [docs / name for name in (PAGE, *OTHER_PAGES) if (docs / name).is_file()]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
     written: list[Path] = []
-    for each in found:
+    for each in watched(found, "writing tables and figures", len(found)):
         item, folder, records = each.item, each.folder, each.records
         if folder is None:
             texts = {page: _replace(text, item.item, "No records yet.", page) for page, text in texts.items()}

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID
 
 from ..data.atomic import remove_leftovers
+from ..data.progress import make_progress
 from ..models import LATER, UNSUPERVISED
 from ..models import TITLES as NETWORKS
 from .checkpoint import Checkpoint, check_shapes, difference, load_checkpoint, write_checkpoint
@@ -236,19 +237,6 @@ def _finish(run: Run, folder: Path, trained: Record, weights: Checkpoint, store:
         test_error=fmean(series["test_error"].y) if "test_error" in series else trained.history[-1].test_error,
     )
     write_record(folder, record)
-
-
-def make_progress(console: Console) -> Progress:
-    """Bars with a field `figures` and the time left; nothing without a terminal."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 class ProgressDisplay:

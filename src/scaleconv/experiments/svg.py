@@ -111,16 +111,21 @@ def draw_key(curve: Curve) -> str:
     return f'<svg class="key" viewBox="-7 -7 14 14" aria-hidden="true">{_group(curve, MARKERS[curve.marker])}</svg>'
 
 
+def _number(value: float) -> str:
+    """As text, with a true minus."""
+    return f"{value:g}".replace("-", "−")
+
+
 def _lines(chart: Chart) -> str:
     marks = [mark for curve in chart.curves for mark in curve.marks]
     labels = chart.labels if chart.labels or not chart.log_x else {mark.x: f"{mark.x:g}" for mark in marks}
     horizontal = _axis([mark.x for mark in marks], 0, 0, chart.log_x, margin=0.04)
     vertical = _axis(_ends(marks), HEIGHT - BOTTOM, TOP, chart.log_y)
     ticks = vertical.ticks()
-    left = 30 + LETTER * max(len(f"{tick:g}") for tick in ticks)
+    left = 30 + LETTER * max(len(_number(tick)) for tick in ticks)
     horizontal = Axis(horizontal.low, horizontal.high, left, WIDTH - RIGHT, chart.log_x)
-    parts = [_level(vertical(tick), left, f"{tick:g}") for tick in ticks]
-    below = {horizontal(x): text for x, text in (labels or {x: f"{x:g}" for x in horizontal.ticks()}).items()}
+    parts = [_level(vertical(tick), left, _number(tick)) for tick in ticks]
+    below = {horizontal(x): text for x, text in (labels or {x: _number(x) for x in horizontal.ticks()}).items()}
     parts += _below(below, HEIGHT)
     for curve in chart.curves:
         places = [(horizontal(mark.x), vertical(mark.y)) for mark in curve.marks]
@@ -147,7 +152,7 @@ def _bars(chart: Chart) -> str:
         parts.append(f'<path class="grid" d="M{left:.1f} {middle + step / 2:.1f}H{WIDTH - RIGHT}"/>')
         label = escape(chart.labels.get(x, f"{x:g}"))
         parts.append(f'<text x="{left - 8:.1f}" y="{middle + 4:.1f}" text-anchor="end">{label}</text>')
-    parts += _below({values(tick): f"{tick:g}" for tick in values.ticks()}, height)
+    parts += _below({values(tick): _number(tick) for tick in values.ticks()}, height)
     for number, curve in enumerate(chart.curves):
         drawn = []
         for mark in curve.marks:

@@ -47,7 +47,7 @@ def csv_text(item: Item, records: Sequence[Record]) -> str:
     if isinstance(item, Experiment) and item.is_table:
         writer.writerow(METHOD_COLUMNS)
         for row in make_rows(records, item.paper, item.baseline):
-            ours = (row.ours.mean, row.ours.std, row.ours.n) if row.ours else (None, None, 0)
+            ours = (row.ours.mean, row.ours.std, row.ours.n)
             writer.writerow([row.model, *(*row.paper, None, None)[:2], *ours, row.change, row.p, row.seconds])
         return stream.getvalue()
     writer.writerow(PANEL_COLUMNS)
@@ -90,7 +90,7 @@ class Row:
     Attributes:
         model: its name in records.
         paper: mean, and standard deviation if the paper gives one; empty if it does not have the method.
-        ours: over the records; None if there are none.
+        ours: over the records.
         change: of the error against the baseline in percent, over the folds both have; None for the baseline.
         p: of the paired differences to the baseline; None if they are too many to enumerate.
         seconds: of the device for one epoch of one run, median over the records.
@@ -98,10 +98,10 @@ class Row:
 
     model: str
     paper: tuple[float, ...]
-    ours: Summary | None
+    ours: Summary
     change: float | None
     p: float | None
-    seconds: float | None
+    seconds: float
 
     @property
     def title(self) -> str:
@@ -117,16 +117,14 @@ def run_errors(records: Sequence[Record]) -> dict[str, dict[Repeat, float]]:
 
 
 def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
-    """Rows in the order of the paper's table, then the methods it does not have."""
+    """Rows of the methods that were run, in the order of the paper's table, then those it does not have."""
     errors = run_errors(records)
     times: dict[str, list[float]] = {}
     for record in records:
         times.setdefault(record.model, []).append(record.seconds_per_epoch / record.runs_together)
     rows = []
-    for model in [*TITLES, *sorted(set(errors) - set(TITLES))]:
-        if model not in paper and model not in errors:
-            continue
-        ours = errors.get(model, {})
+    for model in [model for model in (*TITLES, *sorted(set(errors) - set(TITLES))) if model in errors]:
+        ours = errors[model]
         pairs = [(value, errors[baseline][run]) for run, value in ours.items() if run in errors.get(baseline, {})]
         alike = (model in UNSUPERVISED) == (baseline in UNSUPERVISED)  # networks are compared with networks only
         compared = alike and model != baseline and any(error > 0 for _, error in pairs)
@@ -134,10 +132,10 @@ def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], ba
             Row(
                 model=model,
                 paper=paper.get(model, ()),
-                ours=summarise(list(ours.values())) if ours else None,
+                ours=summarise(list(ours.values())),
                 change=relative_change(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if compared else None,
                 p=sign_flip_test([a - b for a, b in pairs]) if compared and len(pairs) <= MOST_PAIRS else None,
-                seconds=median(times[model]) if ours else None,
+                seconds=median(times[model]),
             )
         )
     return rows
@@ -150,8 +148,6 @@ def method_header(experiment: Experiment) -> tuple[str, ...]:
 def cells(row: Row) -> tuple[str, ...]:
     """A row as text, in the order of `method_header`."""
     paper = " ± ".join(f"{value:.2f}" for value in row.paper) if row.paper else "–"
-    if row.ours is None:
-        return row.title, paper, "–", "0", "–", "–", "–"
     spread = f" ± {row.ours.std:.2f}" if row.ours.std is not None else ""
     p = "–" if row.p is None else f"{row.p:.3f}"
     ours = f"{row.ours.mean:.2f}{spread}"

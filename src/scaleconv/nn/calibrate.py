@@ -5,6 +5,9 @@ on. First the mean and the deviation of every channel are brought back, layer af
 Then the weights are fitted: a few steps of regression to the outputs of all plain layers.
 """
 
+import os
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ LEAST = 1e-10  # a smaller variance is none
 DEAD = 0.01  # relative to the mean square of its layer; a channel that varies less counts less in the regression
 RATE = 0.06  # of a step, relative to the root mean square of the parameter
 MEASURED = 4  # batches for the statistics
+ERASE = "\x1b[K"  # the rest of the line, on a terminal
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ def calibrate(
     steps: int = 300,
     batch: int = 32,
     inplace: bool = False,
+    quiet: bool = False,
 ) -> Network:
     """Return the converted network with its layers fitted to the answers of the plain one.
 
@@ -59,6 +64,7 @@ def calibrate(
         steps: of the regression; 0 matches the statistics only.
         batch: images of a step. The statistics are taken from four times as many at once.
         inplace: change the network itself instead of a copy.
+        quiet: without the line on standard error that says how far it is; there is none without a terminal either.
 
     Returns:
         The network, with other weights and biases in its scale-invariant layers, other statistics in its BatchNorm, and
@@ -87,7 +93,7 @@ def calibrate(
     network = model if inplace else copy_network(model)
     with evaluating(plain, network):
         _match_statistics(plain, network, images[: MEASURED * batch])
-        _fit(plain, network, images, steps, batch)
+        _fit(plain, network, images, steps, batch, quiet)
     return network
 
 
@@ -138,7 +144,7 @@ def _ratio(first: Tensor, second: Tensor) -> Tensor:
     return torch.where((above > LEAST) & (below > LEAST), above / below.clamp(min=LEAST), 1.0).sqrt()
 
 
-def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch: int) -> None:
+def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch: int, quiet: bool) -> None:
     """Regress the outputs of all layers, and of the network, on those of the plain ones.
 
     Every channel counts in units of its deviation in the plain network.
@@ -162,7 +168,7 @@ def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch
         groups = [{"params": [each], "lr": RATE * float(each.detach().square().mean().sqrt())} for each in parameters]
         optimiser = torch.optim.Adam(groups, betas=(0.9, 0.99))
         rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / max(steps, 1))
-        for _ in range(steps):
+        for _ in _shown(steps, quiet):
             chosen = torch.randint(len(images), (min(batch, len(images)),), generator=drawn)
             some = images[chosen.to(images.device)]
             losses.clear()
@@ -173,6 +179,22 @@ def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch
             optimiser.step()
             optimiser.zero_grad()
             rates.step()
+
+
+def _shown(steps: int, quiet: bool) -> Iterator[int]:
+    """Count the steps; a terminal shows how many are done, the rate and the time left, from the first second on."""
+    shown = not quiet and sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    start = time.perf_counter()
+    try:
+        for done in range(1, steps + 1):
+            yield done
+            seconds = time.perf_counter() - start
+            if shown and seconds > 1:
+                left = f"{done / seconds:.3g} steps/s  {seconds / done * (steps - done):.0f} s left"
+                print(f"\rcalibrating {done}/{steps}  {left}{ERASE}", end="", file=sys.stderr, flush=True)
+    finally:
+        if shown:
+            print(f"\r{ERASE}", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -249,7 +249,7 @@ function drawCurve() {
   const here = x($("digit-scale").valueAsNumber);
   parts.push(drawn("line", { class: "here", id: "digit-here", x1: here, x2: here, y1: 25, y2: 205 }));
   const right = {};
-  for (const [name, left, title] of [["plain", 250, "– – ConvNet"], ["invariant", 370, "–– SI-ConvNet"]]) {
+  for (const [name, left, title] of [["plain", 250, "– – ConvNet"], ["invariant", 370, "— SI-ConvNet"]]) {
     const { chances, labels } = digit.curve[name];
     const points = chances.map((chance, place) => `${x(scales[place])},${y(chance)}`);
     parts.push(drawn("polyline", { class: `line ${name}`, points: points.join(" ") }));
