@@ -137,8 +137,8 @@ def test_any_call_agrees_with_float64(call, form, budget, wider, seed):
         call
     )
     assume(all(a == b or abs(a - b) > 1e-6 * b for a in scales for b in scales))  # or rounding decides who wins
-    wider = wider if ON_GPU else 1
     if not ON_GPU:
+        images, wider = 1, 1
         size = [min(n, d * (k - 1) + 3) for n, d, k in zip(size, dilation, kernel, strict=True)]
     shape, weight_shape = (images, channels * wider, *size), (filters, per_group * wider, *kernel)
     arguments = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "scales": scales}
