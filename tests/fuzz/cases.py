@@ -314,6 +314,6 @@ QUICK = {
 }
 KINDS = {
     **QUICK,
-    **{kind: (1, check) for kind, check in _by(captured).items()},  # half a second each
-    **{kind: (0.04, check) for kind, check in _by(compiled).items()},  # ten seconds each
+    **{kind: (0.4, check) for kind, check in _by(captured).items()},  # half a second each
+    **{kind: (0.02, check) for kind, check in _by(compiled).items()},  # ten seconds each
 }
