@@ -20,6 +20,7 @@ from helpers.runs import Diary, outcome
 from scaleconv.data import load_folder
 from scaleconv.experiments import engine, load_experiment, run_experiment, train
 from scaleconv.experiments.engine import RayCluster, Task, open_engine
+from scaleconv.experiments.records import writing
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'scaleconv[ray]'")
 
@@ -200,3 +201,13 @@ def test_without_ray_the_message_names_the_extra(run, monkeypatch):
     refused(
         run("reproduce", "table1", "--engine", "ray"), "the engine ray needs its package: pip install 'scaleconv[ray]'"
     )
+
+
+def test_a_file_that_was_written_again_is_sent_again_whatever_the_clock_says(tmp_path):
+    seen = {}
+    for text in ("once", "more"):
+        with writing(tmp_path / "note.txt") as part:
+            part.write_text(text)
+        os.utime(tmp_path / "note.txt", (0, 0))
+        assert engine._changed(tmp_path, seen) == {"note.txt": text.encode()}
+        assert engine._changed(tmp_path, seen) == {}
