@@ -70,9 +70,11 @@ def test_the_convolution_of_a_canvas(channels, filters, groups, dtype):
         exact = [pixels.double().permute(0, 3, 1, 2).requires_grad_(), weight.double().requires_grad_()]
         expected = convolved(*exact, steps, dilation, groups, response)
         to_images, to_weight = torch.autograd.grad(expected, exact, sent.double().permute(0, 3, 1, 2))
-        assert_close(convolve(pixels, weight, canvas, plan).permute(0, 3, 1, 2), expected.detach(), dtype)
-        assert_close(sampled_grad(sent, weight, canvas, plan).permute(0, 3, 1, 2), to_images, dtype)
-        assert_close(weight_grad(sent, pixels, weight, canvas, plan), to_weight, dtype)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            weight = weight.clone(memory_format=layout)
+            assert_close(convolve(pixels, weight, canvas, plan).permute(0, 3, 1, 2), expected.detach(), dtype)
+            assert_close(sampled_grad(sent, weight, canvas, plan).permute(0, 3, 1, 2), to_images, dtype)
+            assert_close(weight_grad(sent, pixels, weight, canvas, plan), to_weight, dtype)
         tried += 1
     assert tried == 73
 
