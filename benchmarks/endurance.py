@@ -240,13 +240,15 @@ def main() -> None:
         for work in given.work
         for layer in (LAYERS if work == "calls" else ["si_conv2d"])
     ]
+    states: list[dict[str, Any]] = []
     with ProcessPoolExecutor(given.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-        states = [each for found in pool.map(measure, *zip(*tasks, strict=True)) for each in found]
+        for found in pool.map(measure, *zip(*tasks, strict=True)):
+            states += found
+            if given.out:
+                record = {"environment": describe_environment("cpu"), "states": states}
+                given.out.parent.mkdir(parents=True, exist_ok=True)
+                given.out.write_text(json.dumps(record, indent=1) + "\n")
     print(make_table(states).markdown())
-    if given.out:
-        record = {"environment": describe_environment("cpu"), "states": states}
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from unittest import mock
 import pytest
 import torch
 
-from fuzz import cases, files, rooms
+import fuzz
+from fuzz import cases, files
 from helpers.loops import aligned_by_loops, tensors_of
 from helpers.tolerance import assert_close
 from scaleconv.data import sets
@@ -94,9 +95,9 @@ def test_a_fault_of_a_reader_is_found(module, name, fault, check, monkeypatch, t
     assert found >= 1
 
 
-@pytest.mark.parametrize("room", rooms.ROOMS)
+@pytest.mark.parametrize("room", fuzz.ROOMS)
 def test_a_worker_process_finds_what_it_runs(room):
     """Spawned processes do not import the `__main__` of a package."""
-    assert rooms.run_chunk.__module__ == "fuzz.rooms"
-    passed, failed = rooms.run_chunk(room, 0, range(3), "cpu")
+    assert fuzz.run_chunk.__module__ == "fuzz"
+    passed, failed = fuzz.run_chunk(room, 0, range(3), "cpu")
     assert (passed.total(), failed) == (3, {})

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fuzz.rooms import ROOMS, run_chunk
+from fuzz import ROOMS, run_chunk
 from scaleconv.experiments.records import describe_environment
 from scaleconv.experiments.run import make_progress
 
