@@ -211,9 +211,9 @@ def visit(address: str, first: int, last: int) -> None:
             urlopen(Request(address + path, body, {"Content-Type": "application/json"})).read()
 
 
-def make_table(states: list[dict[str, Any]]) -> Table:
+def make_table(record: dict[str, Any]) -> Table:
     """A row for each layer and work: the memory over its course, and what was open before and after."""
-    rows = []
+    states, rows = record["states"], []
     for layer, work in dict.fromkeys((state["layer"], state["work"]) for state in states):
         found = [state for state in states if (state["layer"], state["work"]) == (layer, work)]
         memory = [f"{found[part]['resident_mib']:.0f}" for part in (0, 1, 5, 10)]
@@ -240,15 +240,14 @@ def main() -> None:
         for work in given.work
         for layer in (LAYERS if work == "calls" else ["si_conv2d"])
     ]
-    states: list[dict[str, Any]] = []
+    record: dict[str, Any] = {"environment": describe_environment("cpu"), "states": []}
     with ProcessPoolExecutor(given.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         for found in pool.map(measure, *zip(*tasks, strict=True)):
-            states += found
+            record["states"] += found
             if given.out:
-                record = {"environment": describe_environment("cpu"), "states": states}
                 given.out.parent.mkdir(parents=True, exist_ok=True)
                 given.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(make_table(states).markdown())
+    print(make_table(record).markdown())
 
 
 if __name__ == "__main__":
