@@ -22,6 +22,12 @@ def test_drawn_calls_agree_with_their_references(part):
     assert set(passed) >= {"si_conv2d", "ti_conv2d", "refused", "convert"}
 
 
+@pytest.mark.parametrize(("seed", "number"), [(101, 6119), (102, 6750), (102, 6839)])
+def test_what_once_failed_is_right(seed, number):
+    """Groups, and an axis of one pixel with a stride: the gradient of the weight was that of other pixels."""
+    assert cases.run(seed, number) in cases.KINDS
+
+
 def test_the_matrices_of_the_fuzzer_are_the_loops():
     """Two references that share no code."""
     for scales, stride, antialias in (((0.7, 1.0, 1.6), (2, 1), False), ((1.0, 0.45), (1, 1), True)):

@@ -23,6 +23,7 @@ import torch
 
 from helpers.loops import random
 from helpers.tolerance import assert_close
+from scaleconv import si_conv2d
 from scaleconv.ops import cpu
 from scaleconv.ops.convolution import convolve, sampled_grad, weight_grad
 from scaleconv.ops.resampling import _weighted_sums
@@ -77,6 +78,26 @@ def test_the_convolution_of_a_canvas(channels, filters, groups, dtype):
             assert_close(weight_grad(sent, pixels, weight, canvas, plan), to_weight, dtype)
         tried += 1
     assert tried == 73
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels_last"])
+def test_strides_along_an_axis_of_one_pixel_do_not_matter(memory, dtype):
+    """Such a tensor counts as contiguous whatever its stride there; the convolution of groups takes it at its word."""
+    for kernel, stride, groups in product([(4, 1), (2, 1), (1, 1)], [(3, 1), (3, 2), (1, 3)], (1, 3)):
+        images = random(3, 9, 12, 1, seed=1, dtype=dtype).contiguous(memory_format=memory)
+        weight = random(6, 9 // groups, *kernel, seed=2, dtype=dtype).contiguous(memory_format=memory)
+        call = {"stride": stride, "groups": groups, "scales": (1, 1.001)}
+        leaves = [tensor.double().requires_grad_() for tensor in (images, weight)]
+        expected = torch.autograd.grad(si_conv2d(*map(torch.Tensor.contiguous, leaves), **call).square().sum(), leaves)
+        for odd in product((1, 27, 1000), repeat=2):
+            given = [
+                tensor.as_strided(tensor.shape, (*tensor.stride()[:3], step)).requires_grad_()
+                for tensor, step in zip((images.clone(), weight.clone()), odd, strict=True)
+            ]
+            found = torch.autograd.grad(si_conv2d(*given, **call).square().sum(), given)
+            for grad, true in zip(found, expected, strict=True):
+                assert_close(grad, true, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
