@@ -1,12 +1,14 @@
 """The documents say what the code does: their examples run, their links lead somewhere."""
 
 import doctest
+import importlib
 import json
 import os
 import re
 import runpy
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -141,6 +143,36 @@ def test_the_page_on_performance_quotes_its_records():
         "a stream for each fold, shared 2**24, channels_last"
     ].items():
         assert f" s | {700 * seconds:,.0f} s |" in page, model
+
+
+def test_the_page_on_reliability_quotes_its_records(monkeypatch):
+    page, trust = (ROOT / "docs" / "reliability.md").read_text(), ROOT / "results" / "trust"
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    for name in ("precision", "endurance"):
+        record = json.loads((trust / f"{name}-cpu.json").read_text())
+        assert importlib.import_module(name).make_table(record).markdown() in page
+    drawn = {
+        room: [json.loads(path.read_text()) for path in trust.glob(f"{room}*.json")] for room in ("calls", "files")
+    }
+    for room, records in drawn.items():
+        counted = sum((Counter(record["passed"]) for record in records), Counter())
+        for kind, count in counted.items():
+            assert re.search(rf"^\| `{kind}`.* \| {count:,} \|$", page, re.MULTILINE), (room, kind)
+        assert f"| all | {counted.total():,} |" in page
+        assert not any(record["failed"] for record in records)
+    faults = json.loads((trust / "faults.json").read_text())
+    for title, (found, commands) in {
+        "": (faults["passed"], ("reproduce", "train", "train --data", "compare", "data make", "demo")),
+        ", after mending": (faults["again"]["passed"], ("train --data",)),
+    }.items():
+        for name in commands:
+            signals = ", ".join(f"{found[f'{name}: {each}']} {each}" for each in ("SIGKILL", "SIGTERM", "SIGINT"))
+            assert f"| `{name}`{title} | {signals} | {found.get(f'{name}: resumed and equal', '–')} " in page
+    once = json.loads((trust / "faults-once.json").read_text())
+    assert once["failed"] == {}
+    for name, fault in (title.split(": ") for title in once["passed"] if "kills" not in title):
+        assert f"`{name}`" in page
+        assert fault.split(",")[0] in page
 
 
 def test_the_steps_on_the_first_page_are_what_the_script_finds(tmp_path, monkeypatch, capsys):

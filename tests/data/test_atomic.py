@@ -1,7 +1,12 @@
 """A file is whole or not there."""
 
+import gc
+import sys
+from contextlib import suppress
+
 import pytest
 
+from scaleconv.data import atomic
 from scaleconv.data.atomic import atomic_path, remove_leftovers
 
 
@@ -49,3 +54,51 @@ def test_what_another_process_is_writing_is_not_removed(tmp_path):
             second.write_text("second")
         assert path.read_text() == "second"
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"note.txt": "first"}
+
+
+def interrupted_at(number, write):
+    """Interrupt a function before the line of `atomic` that comes as the so manieth; False if there are fewer lines."""
+    lines = 0
+
+    def trace(frame, event, _):
+        nonlocal lines
+        if frame.f_code.co_filename != atomic.__file__:
+            return None
+        lines += event == "line"
+        if event == "line" and lines == number:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        write()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that Python closed for us
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_at_any_line_leaves_the_file_whole_and_nothing_else(tmp_path, fails):
+    path = tmp_path / "note.txt"
+
+    def write():
+        with suppress(ZeroDivisionError), atomic_path(path) as part:
+            part.write_text("later")
+            if fails:
+                raise ZeroDivisionError
+
+    number, seen = 0, set()
+    while True:
+        path.write_text("earlier")
+        number += 1
+        if not interrupted_at(number, write):
+            break
+        gc.collect()
+        assert [file.name for file in tmp_path.iterdir()] == ["note.txt"], number
+        seen.add(path.read_text())
+    assert number > 15
+    assert seen == ({"earlier"} if fails else {"earlier", "later"})

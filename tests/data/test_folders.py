@@ -11,7 +11,7 @@ from PIL import Image, ImageFile
 
 from helpers.folders import parts, write_classes, write_image
 from scaleconv.data import embedded_digits, make_set, parse_scales, read_folder, write_folder
-from scaleconv.data.folders import MOST_PIXELS
+from scaleconv.data.folders import MOST_PIXELS, new_folder
 
 
 def left_out(root, **options):
@@ -219,3 +219,14 @@ def test_digits_written_as_a_folder_are_the_digits(tmp_path):
     with pytest.raises(ValueError, match="must name a folder that is not there yet"):
         write_folder(made, tmp_path / "digits")
     assert [path.name for path in tmp_path.iterdir()] == ["digits"]
+
+
+def test_an_interrupted_folder_leaves_nothing(tmp_path):
+    def interrupted():
+        with new_folder(tmp_path / "images") as part:
+            write_classes(part, 1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []

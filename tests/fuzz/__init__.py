@@ -1,4 +1,30 @@
 """Drawn calls of the public functions against references in float64, and damaged files: `python -m fuzz`, `make fuzz`.
 
 A case is a pure function of (seed, number), so a failure is named by two numbers and can be run again.
+
+A spawned process does not see the functions of a `__main__`, so what it runs is here.
 """
+
+import traceback
+import warnings
+from collections import Counter
+
+import torch
+
+from fuzz import cases, files
+
+ROOMS = {"calls": cases.run, "files": files.run}
+
+
+def run_chunk(room, seed, numbers, device):
+    """How many of each kind passed, and the failures by number."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    passed, failed = Counter(), {}
+    for number in numbers:
+        try:
+            passed[ROOMS[room](seed, number, device)] += 1
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            failed[number] = f"{type(error).__name__} in {where.name}: {str(error)[:300]}"
+    return passed, failed

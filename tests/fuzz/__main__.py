@@ -1,4 +1,4 @@
-"""python -m fuzz [--room calls] [--cases 10000] [--seed 0] [--device cpu] [--jobs 2] [--out FILE]
+"""python -m fuzz [--room calls] [--cases 10000] [--seed 0] [--device cpu] [--jobs 2] [--minutes M] [--out FILE]
 
 Rooms are `calls` of the functions and damaged `files`.
 
@@ -7,6 +7,7 @@ Prints every failure with the number that runs it again (`--first N --cases 1`),
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fuzz.rooms import ROOMS, run_chunk
+from fuzz import ROOMS, run_chunk
 from scaleconv.experiments.records import describe_environment
 from scaleconv.experiments.run import make_progress
 
@@ -31,6 +32,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further cases are begun")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     last, start = given.first + given.cases, time.perf_counter()
@@ -48,6 +50,9 @@ def main():
                 print(f"case {number} of seed {given.seed}: {reason}", flush=True)
             failed.update(bad)
             progress.update(task, advance=sum(good.values()) + len(bad), figures=f"{len(failed)} failed")
+            if time.perf_counter() - start > 60 * given.minutes:
+                pool.shutdown(cancel_futures=True)
+                break
     seconds = round(time.perf_counter() - start, 1)
     print(f"{sum(passed.values())} passed, {len(failed)} failed in {seconds} s: {dict(passed)}")
     if given.out:
@@ -55,7 +60,7 @@ def main():
             "room": given.room,
             "seed": given.seed,
             "first": given.first,
-            "cases": given.cases,
+            "cases": sum(passed.values()) + len(failed),
             "device": given.device,
         }
         environment = describe_environment(given.device)

@@ -1,6 +1,7 @@
 """One drawn call each: what is called with what, and what must come out."""
 
 import math
+from functools import partial
 from random import Random
 
 import pytest
@@ -15,11 +16,11 @@ DTYPES = (torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.flo
 SCALES = (0.5, 2.0, 3.0, 0.25, 4.0, 1.5)
 
 
-def run(seed, number, device="cpu"):
-    """Run a case; return its kind, and raise what is wrong with it."""
-    dice = Random(f"{seed} {number}")
-    kind = dice.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]
-    KINDS[kind][1](dice, device)
+def run(seed, number, device="cpu", kinds=None):
+    """Run a case of one of the kinds, or of all; return its kind, and raise what is wrong with it."""
+    kinds, dice = kinds or KINDS, Random(f"{seed} {number}")
+    kind = dice.choices(list(kinds), [weight for weight, _ in kinds.values()])[0]
+    kinds[kind][1](dice, device)
     return kind
 
 
@@ -104,13 +105,51 @@ def draw_transform(dice):
     return affine(dice.choice([((1, 0), (0, -1)), ((-1, 0), (0, 2)), ((0, 1), (1, 0))]))
 
 
-def check_si_conv2d(dice, device):
+def eager(function):
+    return function
+
+
+def compiled(function, backend="inductor"):
+    """By the compiler, which here cannot fall back to eager calls."""
+    torch._dynamo.reset()
+    return torch.compile(function, backend=backend, fullgraph=True)
+
+
+def captured(function):
+    """As a compiler sees the call, forward and backward, without the minutes that its code takes to make."""
+    return compiled(function, "aot_eager")
+
+
+def mapped(function):
+    """`torch.vmap` over the images, of which it needs one at least."""
+
+    def call(images, *others, **arguments):
+        if images.ndim == 3 or not len(images):
+            return function(images, *others, **arguments)
+        return torch.vmap(lambda image: function(image, *others, **arguments))(images)
+
+    return call
+
+
+def transformed(function):
+    """Inside `torch.func.vjp`, where plain operations evaluate the call."""
+
+    def call(*tensors, **arguments):
+        given = [tensor for tensor in tensors if tensor is not None]
+        output, _, winner = torch.func.vjp(lambda *some: function(*some, **arguments), *given, has_aux=True)
+        return output, winner
+
+    return call
+
+
+def check_si_conv2d(dice, device, way=eager):
     call, scales, antialias = Call(dice), draw_scales(dice), dice.random() < 0.2
     maps = [((s, 0.0), (0.0, s)) for s in scales]
-    check_call(dice, device, call, si_conv2d, maps, {"scales": scales, "antialias": antialias}, antialias=antialias)
+    options = {"scales": scales, "antialias": antialias}
+    check_call(dice, device, call, way(si_conv2d), maps, options, antialias=antialias)
 
 
-def check_ti_conv2d(dice, device):
+def check_ti_conv2d(dice, device, way=eager):
     call = Call(dice)
     if isinstance(call.padding, str):
         call.padding = [0, 0] if call.padding == "valid" else call.padding
@@ -124,7 +163,7 @@ def check_ti_conv2d(dice, device):
         "border": dice.choice(["zeros", "clamp", "reflect"]),
     }
     maps = [each.matrix for each in transforms]
-    check_call(dice, device, call, ti_conv2d, maps, {"transforms": tuple(transforms), **reading}, **reading)
+    check_call(dice, device, call, way(ti_conv2d), maps, {"transforms": tuple(transforms), **reading}, **reading)
 
 
 def check_call(dice, device, call, function, maps, options, **reading):
@@ -259,10 +298,22 @@ def check_refused(dice, device):
         si_conv2d(*tensors, **arguments)
 
 
-KINDS = {
+def _by(way):
+    return {f"si_conv2d, {way.__name__}": partial(check_si_conv2d, way=way),
+            f"ti_conv2d, {way.__name__}": partial(check_ti_conv2d, way=way)}  # fmt: skip
+
+
+# How often each is drawn, and its check.
+QUICK = {
     "si_conv2d": (50, check_si_conv2d),
     "ti_conv2d": (25, check_ti_conv2d),
     "refused": (15, check_refused),
     "ScaleInvariant": (5, check_vectors),
     "convert": (5, check_convert),
+    **{kind: (1, check) for way in (mapped, transformed) for kind, check in _by(way).items()},
+}
+KINDS = {
+    **QUICK,
+    **{kind: (0.4, check) for kind, check in _by(captured).items()},  # half a second each
+    **{kind: (0.02, check) for kind, check in _by(compiled).items()},  # ten seconds each
 }

@@ -2,7 +2,8 @@
 
 Commands are ended at random moments by SIGKILL, SIGTERM or SIGINT and started again until they finish: no finished run
 is lost, nothing half-written is read, nothing is left behind, and the results are those of a run that nobody ended, bit
-for bit. Then a full disk, a folder that cannot be written to, a record deleted meanwhile, two processes on one folder.
+for bit. Then a full disk, a folder that cannot be written to, a record or all checkpoints deleted meanwhile, a clock
+that jumps, two processes on one folder.
 
 Every command is a process of its own, forked from one that has imported everything and has no threads: starting Python
 would take most of the time.
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import ctypes
 import io
+import itertools
 import json
 import os
 import re
@@ -232,6 +234,33 @@ def check_full_disk(name, inputs, expected):
             assert results(folder) == expected, "the results differ"
 
 
+def check_no_space(name, inputs, expected):
+    """A file system of its own that is too small for all files: one line, and all is well once there is room."""
+    with fresh(inputs) as folder:
+        target = folder if name == "data make" else folder / "results"
+        target.mkdir(exist_ok=True)
+        process = Process(COMMANDS[name], folder, partial(mount_small, target))
+        refused(process, "cannot write", "No space left on device")
+        finish(COMMANDS[name], folder)
+        check_clean(folder)
+        assert results(folder) == expected, "the results differ"
+
+
+def mount_small(target):
+    """Mount a file system of 8 KiB where only this process sees it; links to the inputs are kept."""
+    links = {path.name: path.readlink() for path in target.iterdir() if path.is_symlink()}
+    libc, (new_namespace, recursive, private) = ctypes.CDLL(None, use_errno=True), (0x20000, 0x4000, 0x40000)
+    failed = (
+        libc.unshare(new_namespace)
+        or libc.mount(b"none", b"/", None, recursive | private, None)
+        or libc.mount(b"none", os.fsencode(target), b"tmpfs", 0, b"size=8k")
+    )
+    assert not failed, os.strerror(ctypes.get_errno())
+    os.chdir(os.getcwd())  # which may be the one that it was mounted on
+    for name, source in links.items():
+        (target / name).symlink_to(source)
+
+
 def check_read_only(name, inputs, expected):
     """A folder that may not be written to: one line, and all is well once it may be."""
     with fresh(inputs) as folder:
@@ -263,6 +292,47 @@ def check_deleted(name, inputs, expected):
         finish(COMMANDS[name], folder)
         check_clean(folder)
         assert results(folder) == expected, "the results differ"
+
+
+def check_no_checkpoints(name, inputs, expected):
+    """Whatever is needed to go on is deleted as soon as it is there: a run that is not ended does not need it."""
+    with fresh(inputs) as folder:
+        process, deleted = Process(COMMANDS[name], folder), 0
+        while os.waitid(os.P_PID, process.number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            for path in folder.glob("results/*/checkpoints/[!.]*"):
+                path.unlink(missing_ok=True)
+                deleted += 1
+            time.sleep(0.002)
+        assert process.wait() == 0, process.output()[-500:]
+        assert deleted, "there was none to delete"
+        check_clean(folder)
+        assert results(folder) == expected, "the results differ"
+
+
+def check_clock(name, inputs, expected):
+    """The clock says 1970, then 2106, then 1970 while the command is ended twice; files bear such times, too."""
+    with fresh(inputs) as folder:
+        start = time.monotonic()
+        finish(COMMANDS[name], folder)
+        seconds = time.monotonic() - start
+    with fresh(inputs) as folder:
+        for now in (0.0, 2.0**32):
+            process = Process(COMMANDS[name], folder, partial(set_clock, now))
+            time.sleep(seconds / 3)
+            os.kill(process.number, signal.SIGKILL)
+            process.wait()
+            for path in folder.rglob("*"):
+                os.utime(path, (now, now), follow_symlinks=False)
+        finish(COMMANDS[name], folder, partial(set_clock, 0.0))
+        check_clean(folder)
+        assert results(folder) == expected, "the results differ"
+
+
+def set_clock(now):
+    """A clock that goes backwards from then on."""
+    steps = itertools.count(now, -1.0)
+    time.time = lambda: next(steps)
+    time.time_ns = lambda: int(1e9 * next(steps))
 
 
 def check_two(name, dice, inputs, expected):
@@ -304,11 +374,14 @@ def main():
                 expected = results(whole)
             attempt(f"{name}: kills", kill_often, name, round(share * given.kills), dice, inputs, count)
             attempt(f"{name}: full disk", check_full_disk, name, inputs, expected)
+            attempt(f"{name}: no space", check_no_space, name, inputs, expected)
             attempt(f"{name}: read-only", check_read_only, name, inputs, expected)
+            attempt(f"{name}: clock", check_clock, name, inputs, expected)
             for number in range(3):
                 attempt(f"{name}: two processes, {number}", check_two, name, dice, inputs, expected)
             if name != "data make":
                 attempt(f"{name}: a record deleted", check_deleted, name, inputs, expected)
+                attempt(f"{name}: checkpoints deleted", check_no_checkpoints, name, inputs, expected)
         if given.command in (None, "demo"):
             kills = round((1 - sum(SHARES.values())) * given.kills)
             attempt("demo: kills", kill_demo, kills, Random(given.seed), count)

@@ -43,7 +43,7 @@ from scaleconv.experiments.train import Run
 from scaleconv.experiments.training import FitSettings, Training
 
 MOST_BYTES = 2**30  # of address space, beyond what the process has already
-MOST_SECONDS = 20
+MOST_SECONDS = 20  # of the processor; ten times as many by the clock, where other work goes on beside
 LONGEST_MESSAGE = 600
 FORMATS = ("png", "jpg", "bmp", "webp")
 MODES = {"png": ("L", "RGB", "RGBA", "P", "1", "I;16"), "jpg": ("L", "RGB", "CMYK"), "bmp": ("L", "RGB", "P"),
@@ -64,18 +64,21 @@ def limited():
     """Memory and time are bounded: what takes more ends in an error that no reader may raise."""
 
     def late(*_):
-        raise AssertionError(f"took more than {MOST_SECONDS} s")
+        raise AssertionError("took too long")
 
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    before = signal.signal(signal.SIGALRM, late)
+    timers = {signal.ITIMER_PROF: (signal.SIGPROF, 1), signal.ITIMER_REAL: (signal.SIGALRM, 10)}
+    before = {number: signal.signal(number, late) for number, _ in timers.values()}
     resource.setrlimit(resource.RLIMIT_AS, (now + MOST_BYTES, limits[1]))
-    signal.alarm(MOST_SECONDS)
+    for timer, (_, times) in timers.items():
+        signal.setitimer(timer, times * MOST_SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for timer, (number, _) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 

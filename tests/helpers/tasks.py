@@ -8,11 +8,20 @@ import torch
 
 
 def note(what, folder):
-    """Leave a file that says which process did it, with how many threads, and when."""
+    """Leave a file that says which process did it, with how many threads, and how many were at work.
+
+    The first two, a and b, wait for each other.
+    """
     if what == "bad":
         raise ValueError("`what` must be good, got bad")
     if what == "lost":
         os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
-    time.sleep(0.3 if what != "long" else 60)
-    (folder / f"{what}.txt").write_text(f"{os.getpid()} {torch.get_num_threads()} {begin} {time.monotonic()}")
+    if what == "long":
+        time.sleep(600)
+    (folder / f"{what}.begun").touch()
+    end = time.monotonic() + 60
+    while what in "ab" and not all((folder / f"{name}.begun").exists() for name in "ab"):
+        assert time.monotonic() < end, f"{what} is alone"
+        time.sleep(0.01)
+    at_work = len(list(folder.glob("*.begun"))) - len(list(folder.glob("*.done")))
+    (folder / f"{what}.done").write_text(f"{os.getpid()} {torch.get_num_threads()} {at_work}")

@@ -2,14 +2,16 @@
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import pytest
 import torch
 
 from helpers.loops import random, tensors_of
 from scaleconv import SIConv2d, resize_cache, si_conv2d
+from scaleconv.ops import cache as cache_module
 from scaleconv.ops import custom_op
-from scaleconv.ops.cache import ROUNDS, BoundedCache
+from scaleconv.ops.cache import ROUNDS, SLICE, BoundedCache, return_memory
 from scaleconv.ops.cpu import SPARSE_MAPS
 from scaleconv.ops.geometry import make_geometry
 from scaleconv.ops.plan import make_plan
@@ -103,6 +105,27 @@ def test_a_bound_that_was_set_anew_warns_anew():
     assert cache.nbytes == 20
     with pytest.warns(UserWarning, match="these layers need more"):
         cache.put("one more", 1, 10)
+
+
+@pytest.mark.filterwarnings("ignore:scaleconv keeps")
+def test_memory_goes_back_to_the_system_for_every_slice_that_is_forgotten(monkeypatch):
+    returned = []
+    monkeypatch.setattr(cache_module, "return_memory", lambda: returned.append(1))
+    cache = BoundedCache(nbytes=SLICE)
+    for number in range(8):  # four fill it
+        cache.put(number, number, SLICE // 4)
+    assert len(returned) == 1
+    cache.resize(0)
+    assert len(returned) == 2
+
+
+def test_freed_memory_goes_back_where_the_c_library_can(monkeypatch):
+    trimmed = mock.Mock()
+    monkeypatch.setattr(cache_module.ctypes, "CDLL", lambda _: trimmed)
+    return_memory()
+    trimmed.malloc_trim.assert_called_once_with(0)
+    monkeypatch.setattr(cache_module.ctypes, "CDLL", lambda _: object())
+    return_memory()
 
 
 def test_layers_that_need_more_than_the_bound_say_so_and_stay_right():

@@ -7,10 +7,11 @@ writes the same file removes. The part of a process that still writes is locked,
 
 import glob
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
 @contextmanager
@@ -26,27 +27,31 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         'whole'
     """
     target = Path(path)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:  # an interrupt may come at any line: the part has its name before it is there, and is removed twice
+        try:
+            with _create(part, target) as file:
+                _lock(file.fileno())
+                yield part
+                _flush(part)
+                os.replace(part, target)
+                _flush(target.parent)
+        finally:
+            _remove(part)
+    finally:
+        _remove(part)
+
+
+def _create(part: Path, target: Path) -> BinaryIO:
+    """The part of a file, open; its directory is made, and what others have left in it removed."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        return part.open("xb")
     except OSError as error:
         raise type(error)(
             f"cannot write {target} ({error.strerror}): name a directory that can be written to"
         ) from None
-    part = Path(name)
-    try:
-        _lock(handle)
-        yield part
-        _flush(part)
-        part.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
-        os.replace(part, target)
-        _flush(target.parent)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(handle)
 
 
 def remove_leftovers(path: Path) -> None:
@@ -55,23 +60,28 @@ def remove_leftovers(path: Path) -> None:
         with suppress(OSError):  # another process has removed it, or is writing it
             handle = os.open(part, os.O_RDWR)
             try:
-                _lock(handle)
+                _lock(handle, wait=False)
                 part.unlink()
             finally:
                 os.close(handle)
 
 
-def _lock(handle: int) -> None:
+def _remove(part: Path) -> None:
+    with suppress(OSError):  # it is not there, or nor is its directory
+        part.unlink()
+
+
+def _lock(handle: int, *, wait: bool = True) -> None:
     """Lock a file until it is closed, also by the end of the process.
 
     Raises:
-        OSError: another process has locked it.
+        OSError: another process has locked it, and this one is not to wait.
     """
     try:
         import fcntl
     except ImportError:
         return  # Windows does not remove files that are open
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _flush(path: Path) -> None:
@@ -84,9 +94,3 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

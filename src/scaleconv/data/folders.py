@@ -250,8 +250,9 @@ def new_folder(root: str | os.PathLike[str]) -> Iterator[Path]:
         yield part
         part.rename(folder)
     except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
         raise type(error)(f"cannot write {folder} ({error.strerror}): name another folder, or make room") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # unless it has got its name
 
 
 def find_parts(root: Path) -> dict[str, Path]:

@@ -291,7 +291,7 @@ def _work_away(work: Work, what: Any, name: str, files: Files, threads: int, pre
         ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,)) as thread,
     ):
         folder = Path(scratch) / name
-        seen: dict[str, tuple[int, int]] = {}
+        seen: dict[str, tuple[int, ...]] = {}
         _write(folder, files)
         doing = thread.submit(work, what, folder)
         while not wait([doing], SECONDS_BETWEEN).done:
@@ -301,13 +301,13 @@ def _work_away(work: Work, what: Any, name: str, files: Files, threads: int, pre
         yield _changed(folder, seen)
 
 
-def _changed(folder: Path, seen: dict[str, tuple[int, int]]) -> Files:
+def _changed(folder: Path, seen: dict[str, tuple[int, ...]]) -> Files:
     """The files that were written since the last look; those still being written have hidden names."""
     files = {}
     for path in sorted(folder.rglob("[!.]*")):
         if path.is_file():
             name, state = str(path.relative_to(folder)), path.stat()
-            stamp = (state.st_mtime_ns, state.st_size)
+            stamp = (state.st_ino, state.st_mtime_ns, state.st_size)  # clocks jump, but a new file is another inode
             if seen.get(name) != stamp:
                 seen[name], files[name] = stamp, path.read_bytes()
     return files

@@ -1,5 +1,6 @@
 """A cache bounded by the bytes it holds, safe under threads; it says once if it is too small."""
 
+import ctypes
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -8,6 +9,7 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 ROUNDS = 3  # times that everything kept was made room for, after which the cache is too small
+SLICE = 2**26  # bytes that are forgotten between two returns of memory to the system
 
 
 class BoundedCache(Generic[Value]):
@@ -37,6 +39,8 @@ class BoundedCache(Generic[Value]):
             self.nbytes += nbytes
             before = self._forgotten
             self._forgotten += self._make_room()
+        if before // SLICE < self._forgotten // SLICE:
+            return_memory()
         if before <= ROUNDS * self.max_nbytes < self._forgotten:
             warnings.warn(
                 f"scaleconv keeps {self.max_nbytes / 2**20:.0f} MiB of resampling matrices, and these layers need "
@@ -54,6 +58,7 @@ class BoundedCache(Generic[Value]):
             self.max_nbytes = nbytes
             self._make_room()
             self._forgotten = 0
+        return_memory()
 
     def clear(self) -> None:
         with self._lock:
@@ -67,3 +72,15 @@ class BoundedCache(Generic[Value]):
             freed += self._kept.popitem(last=False)[1][1]
         self.nbytes -= freed
         return freed
+
+
+def return_memory() -> None:
+    """Give what is free back to the system, where the C library can.
+
+    glibc keeps it, in pieces between what is in use. Matrices of ever new sizes fit into few of them: over a thousand
+    sizes the process grew by as much as the cache may hold.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):  # macOS, musl and Windows have no such function
+        return
