@@ -151,15 +151,14 @@ def test_the_page_on_reliability_quotes_its_records(monkeypatch):
     for name in ("precision", "endurance"):
         record = json.loads((trust / f"{name}-cpu.json").read_text())
         assert importlib.import_module(name).make_table(record).markdown() in page
-    drawn = {
-        room: [json.loads(path.read_text()) for path in trust.glob(f"{room}*.json")] for room in ("calls", "files")
-    }
-    for room, records in drawn.items():
+    for room in ("calls", "files"):
+        records = [json.loads(path.read_text()) for path in trust.glob(f"{room}-*.json")]
         counted = sum((Counter(record["passed"]) for record in records), Counter())
         for kind, count in counted.items():
             assert re.search(rf"^\| `{kind}`.* \| {count:,} \|$", page, re.MULTILINE), (room, kind)
-        assert f"| all | {counted.total():,} |" in page
-        assert not any(record["failed"] for record in records)
+        failed = [(record["seed"], int(number)) for record in records for number in record["failed"]]
+        assert f"| all | {counted.total() + len(failed):,} |" in page
+        assert all(f"{case}" in (ROOT / "tests" / "test_fuzz.py").read_text() for case in failed)
     faults = json.loads((trust / "faults.json").read_text())
     for title, (found, commands) in {
         "": (faults["passed"], ("reproduce", "train", "train --data", "compare", "data make", "demo")),
