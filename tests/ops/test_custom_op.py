@@ -140,9 +140,9 @@ def test_autocast_is_compiled():
     assert_close(*grads, torch.bfloat16)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_an_exported_layer_takes_any_batch_height_and_width(strict):
-    layer = SIConv2d(2, 3, 3, stride=(2, 1), padding=(1, 0), scales=(0.6, 1, 2)).double()
+@pytest.mark.parametrize(("strict", "scales"), [(False, (1, 2)), (True, (0.6, 1))])
+def test_an_exported_layer_takes_any_batch_height_and_width(strict, scales):
+    layer = SIConv2d(2, 3, 3, stride=(2, 1), padding=(1, 0), scales=scales).double()
     names = [torch.export.Dim("batch"), torch.export.Dim("height", min=8), torch.export.Dim("width", min=8)]
     shapes = ({0: names[0], 2: names[1], 3: names[2]},)
     program = torch.export.export(layer, (random(2, 2, 12, 11),), dynamic_shapes=shapes, strict=strict).module()
