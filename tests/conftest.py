@@ -11,8 +11,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; threads of e
     os.environ["OMP_NUM_THREADS"] = "1"  # theirs, and of the processes that they start
 
 import pytest
+from hypothesis import settings
 
 from scaleconv import cli
+
+# The same examples in every run: a suite is to fail for a change, not by chance. `make fuzz` looks for new ones.
+settings.register_profile("suite", derandomize=True)
+settings.load_profile("suite")
 
 
 @pytest.fixture
