@@ -115,7 +115,7 @@ WRONG = {
         r"`maps` must be 2 numbers for convnet, got \[3, 4, 5\]",
     ),
     "val alone": (("table1", "quick", {"data.val": 5}), r"`test` must be above 0 with `val` \(=5\)"),
-    "part": (("field", "quick", {"data.part": "half"}), "`part` must be one of train, test, all, , got 'half'"),
+    "part": (("field", "quick", {"data.part": "half"}), "`part` must be one of train, test, all, got 'half'"),
     "optimizer": (("field", "quick", {"training.optimizer": "lbfgs"}), "`optimizer` must be one of sgd, adam, adamw"),
     "keep": (("field", "quick", {"training.keep": "worst"}), "`keep` must be one of last, best, average, got 'worst'"),
     "two schedules": (("field", "quick", {"training.cosine": True}), "`cosine` must be off where `drops` are given"),

@@ -27,6 +27,7 @@ from scaleconv.experiments.checkpoint import load_checkpoint, write_checkpoint
 from scaleconv.experiments.classifier import Classifier
 from scaleconv.experiments.page import recipe
 from scaleconv.experiments.records import to_columns
+from scaleconv.experiments.sgd import move_average
 
 fit_module = sys.modules[_fit_function.__module__]
 SETTINGS = FitSettings(epochs=3, batch=8, augment=("scale", "flip", "crop"), average=0.9)
@@ -336,7 +337,7 @@ def test_the_running_mean_is_that_of_the_weights():
             for parameter in ours.parameters():
                 parameter.add_(torch.randn_like(parameter))
             ours[1].num_batches_tracked += 1
-        training.update_average(mean, ours, 0.9)
+        move_average(mean, ours, 1 - 0.9)
         for name, tensor in ours.state_dict().items():
             whole = not tensor.is_floating_point()
             expected[name] = tensor.clone() if whole else 0.9 * expected[name] + 0.1 * tensor

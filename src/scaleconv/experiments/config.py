@@ -138,7 +138,9 @@ class DataConfig:
         choices = {"truncate": TRUNCATIONS, "interpolation": INTERPOLATIONS, "part": (*PARTS, ALL, "")}
         for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"`{name}` must be one of {', '.join(filter(None, known))}, got {getattr(self, name)!r}"
+                )
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class Trainer:
     def keep_best(self, errors: Sequence[float]) -> None:
         """Keep the network of this epoch if its validation error, the last one given, is below all before."""
         if self.kept is not None and self.recipe.keep == "best" and errors[-1] < min(errors[:-1], default=np.inf):
-            move_average(self.kept, self.network, torch.ones((), device=self.images.device))
+            move_average(self.kept, self.network, 1.0)
 
     def state(self) -> dict[str, Tensor]:
         """All that the next step depends on, by name, where it lies: weights, what the optimiser keeps, and so on."""
@@ -190,11 +190,11 @@ class Trainer:
 
 
 @torch.no_grad()
-def move_average(average: nn.Module, network: nn.Module, share: Tensor) -> None:
+def move_average(average: nn.Module, network: nn.Module, share: Tensor | float) -> None:
     """Move a running mean this share of the way to a network; what is no floating-point number is copied."""
     for mean, value in zip(average.state_dict().values(), network.state_dict().values(), strict=True):
         if mean.is_floating_point():
-            mean.lerp_(value, share.to(mean.dtype))
+            mean.lerp_(value, share.to(mean.dtype) if isinstance(share, Tensor) else share)
         else:
             mean.copy_(value)
 

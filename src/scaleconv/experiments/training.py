@@ -22,6 +22,7 @@ from .checkpoint import check_shapes
 from .classifier import Classifier
 from .config import LARGEST_SEED
 from .distributed import ALONE, Processes
+from .sgd import move_average
 
 OPTIMIZERS = {"adamw": 1e-3, "sgd": 0.05}  # with their learning rates
 KEPT = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}  # by an optimiser, per parameter
@@ -157,7 +158,7 @@ class Training:
         self.loss += loss * len(batch)
         if self.average is not None:
             decay = min(settings.average, (1 + self.position) / (10 + self.position))
-            update_average(self.average, self.network, decay)
+            move_average(self.average, self.network, 1 - decay)
 
     def state(self) -> dict[str, Tensor]:
         """Everything a step depends on, by name."""
@@ -234,16 +235,6 @@ def make_optimizer(network: nn.Module, settings: FitSettings) -> torch.optim.Opt
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.rate, momentum=MOMENTUM)
     return torch.optim.AdamW(groups, lr=settings.rate)
-
-
-@torch.no_grad()
-def update_average(average: nn.Module, network: nn.Module, decay: float) -> None:
-    """Move the running mean towards the network; what is no number of floating point, such as a count, is copied."""
-    for mean, value in zip(average.state_dict().values(), network.state_dict().values(), strict=True):
-        if mean.is_floating_point():
-            mean.lerp_(value, 1 - decay)
-        else:
-            mean.copy_(value)
 
 
 def cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
