@@ -151,13 +151,19 @@ def test_the_page_on_reliability_quotes_its_records(monkeypatch):
     for name in ("precision", "endurance"):
         record = json.loads((trust / f"{name}-cpu.json").read_text())
         assert importlib.import_module(name).make_table(record).markdown() in page
+    record = json.loads((trust / "precision-h200.json").read_text())
+    record["rows"] = [row for row in record["rows"] if row["type"] == "tf32"]
+    assert importlib.import_module("precision").make_table(record).markdown() in page
     for room in ("calls", "files"):
         records = [json.loads(path.read_text()) for path in trust.glob(f"{room}-*.json")]
-        counted = sum((Counter(record["passed"]) for record in records), Counter())
-        for kind, count in counted.items():
-            assert re.search(rf"^\| `{kind}`.* \| {count:,} \|$", page, re.MULTILINE), (room, kind)
+        counted = {device: Counter() for device in ("cpu", "cuda") if any(r["device"] == device for r in records)}
+        for record in records:
+            counted[record["device"]] += Counter({**record["passed"], "failed": len(record["failed"])})
+        for kind in {kind for count in counted.values() for kind in count} - {"failed"}:
+            stated = " | ".join(f"{count[kind]:,}" for count in counted.values())
+            assert re.search(rf"^\| `{kind}`.* \| {re.escape(stated)} \|$", page, re.MULTILINE), (room, kind)
+        assert f"| all | {' | '.join(f'{count.total():,}' for count in counted.values())} |" in page
         failed = [(record["seed"], int(number)) for record in records for number in record["failed"]]
-        assert f"| all | {counted.total() + len(failed):,} |" in page
         assert all(f"{case}" in (ROOT / "tests" / "test_fuzz.py").read_text() for case in failed)
     faults = json.loads((trust / "faults.json").read_text())
     for title, (found, commands) in {

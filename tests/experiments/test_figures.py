@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.records import CURVES, record, table_records
-from scaleconv.experiments import figures, load_item
+from scaleconv.experiments import Epoch, figures, load_item
 from scaleconv.experiments.figures import COLOURS, draw, draw_errors, draw_filters, draw_panels, tile
 from scaleconv.experiments.panels import make_panels
 from scaleconv.models import LATER
@@ -29,6 +29,14 @@ def test_the_figure_of_table_1_has_bars_beside_the_papers_and_a_curve_for_each_n
 def test_the_control_on_pixels_is_drawn_where_there_is_nothing_else(tmp_path):
     draw_errors(table_records({"pixels": [20.0, 20.0]}), {}, "title", "", [tmp_path / "errors.svg"])
     assert "20.00 (n = 2)" in (tmp_path / "errors.svg").read_text()
+
+
+def test_without_tests_that_all_runs_share_there_are_no_curves(tmp_path):
+    settled = [record("convnet", fold, 5.0, history=[Epoch(n, 1.0, 5.0, 1.0)]) for fold, n in enumerate((90, 95))]
+    draw_errors(settled, {}, "title", "", [tmp_path / "errors.svg"])
+    text = (tmp_path / "errors.svg").read_text()
+    assert "5.00 (n = 2)" in text
+    assert ">epoch<" not in text
 
 
 def test_bars_are_as_long_as_the_errors_ours_over_the_papers():
@@ -88,6 +96,15 @@ def test_the_two_layers_share_the_panels_of_the_cost(tmp_path):
     text = (tmp_path / "cost.svg").read_text()
     assert text.count(">largest of six scales<") == 1
     assert text.count(">SIConv2d, layer 1<") == text.count(">SIConv2d, layer 2<") == 2
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_no_axes_are_left_empty(count, monkeypatch):
+    figure = []
+    monkeypatch.setattr(figures, "save_figure", lambda drawn, *_: figure.append(drawn))
+    panel, *_ = make_panels(load_item("equivariance"), CURVES["equivariance"])
+    draw_panels([panel] * count, "title", "", [])
+    assert [axis.axison for axis in figure[0].axes] == [True] * count + [False] * (count == 5)
 
 
 def test_the_map_of_winners_has_a_colour_bar(tmp_path):

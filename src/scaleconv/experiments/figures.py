@@ -85,19 +85,20 @@ def draw(item: Item, records: Sequence[Record], folder: Path, name: str) -> list
 def draw_errors(
     records: Sequence[Record], paper: Mapping[str, Sequence[float]], title: str, claim: str, paths: Sequence[Path]
 ) -> None:
-    """Two panels: the errors of the methods beside the paper's, and those of networks against the epoch.
+    """The errors of the methods beside the paper's, and where networks were tested on the way, those against the epoch.
 
     The control on pixels is left out of the bars beside others, which its error would make small.
     """
     models = [name for name in TITLES if any(record.model == name for record in records)]
-    figure = make_figure(11.5, 4.8)
-    bars, curves = figure.subplots(1, 2)
+    networks = [model for model in models if model not in UNSUPERVISED]
+    tests = {model: _common_tests(of_model(records, model)) for model in networks}
+    on_the_way = any(len(errors) > 1 for errors in tests.values())
+    figure = make_figure(11.5 if on_the_way else 7.0, 4.8)
+    bars, *curves = figure.subplots(1, 1 + on_the_way, squeeze=False).flat
     shown = [model for model in models if model != "pixels"] or models
     _error_bars(bars, {model: [record.error for record in of_model(records, model)] for model in shown}, paper)
-    if networks := [model for model in models if model not in UNSUPERVISED]:
-        _error_curves(curves, {model: of_model(records, model) for model in networks})
-    else:
-        curves.set_axis_off()
+    for axis in curves:
+        _error_curves(axis, tests)
     save_figure(figure, title, claim, paths)
 
 
@@ -122,20 +123,24 @@ def _error_bars(axis: Any, errors: Mapping[str, Sequence[float]], paper: Mapping
     axis.grid(alpha=0.3, axis="x")
 
 
-def _error_curves(axis: Any, records: Mapping[str, Sequence[Record]]) -> None:
+def _common_tests(runs: Sequence[Record]) -> dict[int, list[float]]:
+    """The test errors of all runs, by the epochs at which every run was tested."""
+    by_epoch: dict[int, list[float]] = {}
+    for record in runs:
+        for entry in record.history:
+            if entry.test_error is not None:
+                by_epoch.setdefault(entry.epoch, []).append(entry.test_error)
+    return {epoch: errors for epoch, errors in sorted(by_epoch.items()) if len(errors) == len(runs)}
+
+
+def _error_curves(axis: Any, tests: Mapping[str, Mapping[int, Sequence[float]]]) -> None:
     """Test error against the epoch, one line per network: the mean over its runs, and their range."""
-    for model, runs in records.items():
-        by_epoch: dict[int, list[float]] = {}
-        for record in runs:
-            for entry in record.history:
-                if entry.test_error is not None:
-                    by_epoch.setdefault(entry.epoch, []).append(entry.test_error)
-        epochs = sorted(epoch for epoch, errors in by_epoch.items() if len(errors) == len(runs))
-        means = [fmean(by_epoch[epoch]) for epoch in epochs]
-        marker = "o" if len(epochs) <= FEW else None
-        axis.plot(epochs, means, color=COLOURS[model], label=TITLES[model], marker=marker, markersize=4)
-        low, high = ([end(by_epoch[epoch]) for epoch in epochs] for end in (min, max))
-        axis.fill_between(epochs, low, high, color=COLOURS[model], alpha=0.15, linewidth=0)
+    for model, errors in tests.items():
+        marker = "o" if len(errors) <= FEW else None
+        means = [fmean(values) for values in errors.values()]
+        axis.plot(list(errors), means, color=COLOURS[model], label=TITLES[model], marker=marker, markersize=4)
+        low, high = ([end(values) for values in errors.values()] for end in (min, max))
+        axis.fill_between(list(errors), low, high, color=COLOURS[model], alpha=0.15, linewidth=0)
     axis.set(xlabel="epoch", ylabel="test error (%), mean and range over folds", yscale="log")
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter("{x:g}")
@@ -153,7 +158,7 @@ def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence
     columns = min(count, 2 if count == 4 else 3)
     rows = -(-count // columns)
     figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.6 * rows)
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for drawn, axis in zip(groups.values(), axes, strict=False):
         for panel, style in zip(drawn, STYLES, strict=False):
             {"lines": _lines, "bars": _marks, "shares": _shares}[panel.kind](axis, panel, style)
@@ -161,7 +166,7 @@ def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence
             axis.set_title(drawn[0].title, fontsize=9)
     if compare:
         _changes(axes[1], panels[0])
-    for axis in list(axes)[count:]:
+    for axis in axes[count:]:
         axis.set_axis_off()
     save_figure(figure, title, claim, paths)
 
