@@ -18,10 +18,12 @@ from helpers.records import CURVES, record
 from scaleconv import __version__
 from scaleconv.experiments import load_item
 from scaleconv.experiments.claims import check_claims
-from scaleconv.experiments.config import TITLES, Experiment, Settings, build
+from scaleconv.experiments.config import TITLES, Settings
 from scaleconv.experiments.cost import METHODS
+from scaleconv.experiments.experiment import Experiment
 from scaleconv.experiments.html_report import command, make_charts, make_page
 from scaleconv.experiments.items import parse_override
+from scaleconv.experiments.parsing import build
 from scaleconv.experiments.records import Epoch, write_record
 from scaleconv.experiments.report import Recorded, footnotes, read_items
 
@@ -157,9 +159,11 @@ def test_changes_and_table_cells_are_those_of_the_files(item, page, raw):
         for at in places
     ]
     every = {line: [measured[line, at] for at in places if (line, at) in measured] for line in lines}
-    means = [f"{np.mean(found):.2f}" if len(found) == len(places) else "–" for found in every.values()]
+    means = [np.mean(found) if len(found) == len(places) else "–" for found in every.values()]
     assert page.rows[item][1:-1] == rows
-    assert page.rows[item][-1][: len(lines) + 1] == ["mean", *means]
+    title, *found = page.rows[item][-1][: len(lines) + 1]
+    shown = [cell if cell == "–" else float(cell) for cell in found]
+    assert (title, shown) == ("mean", [mean if mean == "–" else pytest.approx(mean, abs=0.005001) for mean in means])
     assert sorted(mark for mark in page.marks[item] if " vs " in mark) == sorted(
         f"{line} vs ConvNet{at}: {change}" for (line, at), change in changes.items()
     )

@@ -34,7 +34,8 @@ from scaleconv.experiments import Epoch, NetworkSpec, load
 from scaleconv.experiments import items as items_module
 from scaleconv.experiments.checkpoint import Checkpoint, _checksum, load_checkpoint, read_checkpoint, write_checkpoint
 from scaleconv.experiments.classifier import make_classifier
-from scaleconv.experiments.config import Point, Settings
+from scaleconv.experiments.config import Settings
+from scaleconv.experiments.experiment import Point
 from scaleconv.experiments.explanation import load_network
 from scaleconv.experiments.items import CONFIGS, load_item, read_items
 from scaleconv.experiments.records import checksum, read_record, to_columns, write_record

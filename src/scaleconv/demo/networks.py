@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ..data import embedded_digits
 from ..experiments import Experiment, Record, load_experiment, plan_runs
-from ..experiments.config import brief, build
 from ..experiments.explanation import load_network
+from ..experiments.parsing import brief, build
 from ..experiments.records import writing
 from ..experiments.run import run_on_terminal
 from ..experiments.train import DigitStore, divide

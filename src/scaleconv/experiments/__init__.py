@@ -1,8 +1,8 @@
 """The experiments of the paper, and training on images of your own: settings, training, records, tables, figures."""
 
 from .classifier import Classifier, NetworkSpec, load
-from .config import Experiment
 from .cost import CostStudy
+from .experiment import Experiment
 from .fit import Fitted, fit
 from .items import ITEMS, SEARCHES, check_name, folder_name, load_experiment, load_item, parse_override
 from .records import Epoch, Record, Series, read_records

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ..metrics import MOST_PAIRS, Interval, Summary, interval, sign_flip_test
-from .config import TITLES, Item
+from .config import TITLES
+from .experiment import Item
 from .panels import Line, Panel, Repeat, make_panels, relative_change, signed_percent
 from .records import Record
 from .tables import run_errors

@@ -22,7 +22,7 @@ from ..models.unet import UNet
 from ..nn import ScaleInvariant, convert
 from ..ops.signature import DEFAULT_SCALES, check_scales
 from .checkpoint import load_checkpoint, make_fitting
-from .config import brief, build
+from .parsing import brief, build
 
 MODELS = {"convnet": "classification", "resnet18": "classification", "unet": "segmentation"}  # with their tasks
 DEFAULT_MODELS = {"classification": "resnet18", "segmentation": "unet"}

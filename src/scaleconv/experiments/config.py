@@ -1,20 +1,13 @@
-"""What an experiment is: frozen dataclasses, filled from one TOML file per item (`items.py` reads it).
-
-An experiment is a set of points, each with its own settings. At every point every model is trained on every fold. A
-table has one point, a curve has many. `Settings` holds all that a result depends on, and goes into its record.
+"""All that a result depends on, as frozen dataclasses, one for each section of the settings.
 
 Every value is checked when it is read. The message names the key in backticks, the rule and the value.
 """
 
 import json
 import math
-import re
-import sys
-import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cache
-from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +18,7 @@ from ..data.datasets import PARTS
 from ..data.digits import ALL
 from ..data.scaled import INTERPOLATIONS, TRUNCATIONS
 from ..metrics import NEURONS
-from ..models import DENSE, LATER, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
+from ..models import LATER, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
 from ..models import TITLES as NETWORKS
 from ..models.alignment import ALIGNMENTS, BORDERS
 from ..models.images import check_count
@@ -34,8 +27,6 @@ from ..models.unsupervised import PENALTIES
 from ..nn.scale_invariant import NORMS, SIZES
 from ..ops.levels import POOLS
 from ..ops.signature import DEFAULT_SCALES, check_scales
-
-T = TypeVar("T")
 
 # All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.
 RBMS = {name: UNSUPERVISED[name] for name in ("rbm", "si_rbm")}
@@ -47,12 +38,8 @@ TRAINING_CHOICES = {
     "precision": ("float32", "bfloat16"),
 }
 SETTLED_EPOCHS = 10
-FIGURES = ("lines", "bars")
 LARGEST_CANVAS = 512  # 10,000 digits of this size take 10 GB
 LARGEST_SEED = 2**63 - 1
-LARGEST_FLOAT = int(sys.float_info.max)
-LONGEST_REASON = 300  # characters
-MOST_DRAWS = 10**6  # folds where each is a draw of its own
 
 # What can be measured on a trained network, by name; `measures.py` registers its functions here.
 MEASURES: dict[str, Callable[..., Any]] = {}
@@ -125,14 +112,14 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         parse_scales(self.scales)
-        _at_least(self, 1, "size", "train")
+        check_least(self, 1, "size", "train")
         counts = ("test", "val", "tested", "held_out", "scene", "pieces", "noise", "seed")
-        _at_least(self, 0, *counts, *(("fold_seed",) if self.test else ()))
-        _at_most(self, LARGEST_CANVAS, "size")
-        _at_most(self, LARGEST_SEED, "seed", "fold_seed")
+        check_least(self, 0, *counts, *(("fold_seed",) if self.test else ()))
+        check_most(self, LARGEST_CANVAS, "size")
+        check_most(self, LARGEST_SEED, "seed", "fold_seed")
         if self.held_out >= self.train:
             raise ValueError(f"`held_out` (={self.held_out}) must leave some of the digits to train on (={self.train})")
-        _at_least(self, 2, "sets")
+        check_least(self, 2, "sets")
         if (self.val or self.stratified) and not self.test:
             raise ValueError(f"`test` must be above 0 with `val` (={self.val}) or `stratified` (={self.stratified})")
         choices = {"truncate": TRUNCATIONS, "interpolation": INTERPOLATIONS, "part": (*PARTS, ALL, "")}
@@ -185,7 +172,7 @@ class NetworkConfig:
             check_scales(self.second_scales)
         if len(self.maps) not in (2, 3) or min(self.maps) < 1:
             raise ValueError(f"`maps` must be two or three positive numbers, got {list(self.maps)}")
-        _at_least(self, 1, "kernel", "hidden", "upsample")
+        check_least(self, 1, "kernel", "hidden", "upsample")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"`dropout` must lie between 0 and 1, below 1, got {self.dropout}")
 
@@ -277,8 +264,8 @@ class TrainingConfig:
     checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "epochs", "batch", "evaluate_every", "checkpoint_every")
-        _at_least(self, 0, "settled", "steps", "learning_rate", "momentum", "weight_decay", "bias_rate")
+        check_least(self, 1, "epochs", "batch", "evaluate_every", "checkpoint_every")
+        check_least(self, 0, "settled", "steps", "learning_rate", "momentum", "weight_decay", "bias_rate")
         if len(self.rescale) != 2 or not 0 < self.rescale[0] <= self.rescale[1]:
             raise ValueError(f"`rescale` must be two factors above 0, the smaller first, got {list(self.rescale)}")
         for name, known in TRAINING_CHOICES.items():
@@ -351,7 +338,7 @@ class MeasureConfig:
     def __post_init__(self) -> None:
         if self.kind and self.kind not in MEASURES:
             raise ValueError(f"`kind` must be one of {', '.join(MEASURES)}, got {self.kind!r}")
-        _at_least(self, 0, "digits", "digits_at")
+        check_least(self, 0, "digits", "digits_at")
         if self.neuron not in NEURONS:
             raise ValueError(f"`neuron` must be one of {', '.join(NEURONS)}, got {self.neuron!r}")
         for name in ("firing", "top"):
@@ -438,211 +425,13 @@ class Settings:
         return {"rbm": self.rbm, "si_rbm": self.si_rbm}.get(model, self.training).epochs
 
 
-@dataclass(frozen=True)
-class Point:
-    """One value of what an experiment varies.
-
-    Attributes:
-        settings: of its runs.
-        name: goes into file names; empty for the only point of a table.
-        x: its position on the axis.
-        label: shown instead of x.
-    """
-
-    settings: Settings
-    name: str = ""
-    x: float | None = None
-    label: str = ""
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z0-9.]*", self.name):
-            raise ValueError(f"`name` of a point must be of small letters, digits and dots, got {self.name!r}")
-
-    @property
-    def title(self) -> str:
-        return self.label or ("" if self.x is None else f"{self.x:g}")
-
-
-@dataclass(frozen=True)
-class FigureConfig:
-    """Axes of an item's figure and table; `kind` is `lines`, or `bars` where x is no quantity."""
-
-    x: str = ""
-    y: str = "test error (%)"
-    kind: str = "lines"
-    log_x: bool = False
-    log_y: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kind not in FIGURES:
-            raise ValueError(f"`kind` of a figure must be one of {', '.join(FIGURES)}, got {self.kind!r}")
-
-
-class Item(Protocol):
-    """What every item of the suite has, whether it trains networks (`Experiment`) or times a layer.
-
-    How an item is run, drawn and described is decided by its class: `run_item`, `make_panels` and `footnotes` are
-    `functools.singledispatch` functions, to which a class adds its own.
-    """
-
-    @property
-    def item(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def claim(self) -> str: ...
-    @property
-    def checks(self) -> tuple[str, ...]: ...
-    @property
-    def paper(self) -> dict[str, tuple[float, ...]]: ...
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One item of the paper under one preset.
-
-    Attributes:
-        item, preset: the file and the preset the settings come from.
-        title: heading of its table and figure.
-        models: names in `TITLES`.
-        baseline: the model the others are compared with.
-        folds: the repeats: sets of the digits, or draws of them.
-        points: what is varied, one group of runs each.
-        claim: what the paper says about it, in a sentence.
-        checks: which claims are checked against the records: names in `claims.py`.
-        seed: of the weights and of the order of the digits, shared by all networks.
-        reuse: items whose trained networks are used where settings, fold and seed are the same.
-        figure: axes.
-        paper: the paper's numbers: mean and, if given, standard deviation for each model, others by name.
-    """
-
-    item: str
-    preset: str
-    title: str
-    models: tuple[str, ...]
-    baseline: str
-    folds: tuple[int, ...]
-    points: tuple[Point, ...]
-    claim: str = ""
-    checks: tuple[str, ...] = ()
-    seed: int = 0
-    reuse: tuple[str, ...] = ()
-    figure: FigureConfig = field(default_factory=FigureConfig)
-    paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for key, name in [*(("models", name) for name in self.models), ("baseline", self.baseline)]:
-            if name not in TITLES:
-                raise ValueError(f"`{key}` must be among {', '.join(TITLES)}, got {name!r}")
-        for name in ("models", "folds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise ValueError(f"`{name}` must name at least one, and none twice, got {list(values)}")
-        features = [name for name in self.models if name in UNSUPERVISED]
-        if features and any(point.settings.measure.kind for point in self.points):
-            raise ValueError(f"`models` must be networks where something is measured on them, got {features[0]!r}")
-        names = [point.name for point in self.points]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"`points` must hold at least one, and no name twice, got {names}")
-        for point in self.points:
-            data = point.settings.data
-            if misfits := [name for name in self.models if (name in DENSE) != bool(data.scene)]:
-                kind = "predict every pixel where `data.scene` is above 0" if data.scene else "predict one label"
-                raise ValueError(f"`models` must {kind}, got {misfits[0]!r}")
-            for name in self.models:
-                if name not in UNSUPERVISED:
-                    point.settings.network.check_stages(name)
-            for fold in self.folds:
-                most = MOST_DRAWS if data.test else data.sets - 1
-                if not 0 <= fold <= most:
-                    raise ValueError(f"`folds` must lie between 0 and {most}, got {fold}")
-        _at_least(self, 0, "seed")
-        _at_most(self, LARGEST_SEED, "seed")
-
-    @property
-    def settings(self) -> Settings:
-        """Those of the first point, for what is the same at all of them."""
-        return self.points[0].settings
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it is a table of methods, as Table 1 is, and not a set of curves."""
-        return not self.points[0].name and not self.settings.measure.kind
-
-    def at_point(self, name: str | None) -> "Experiment":
-        """The same with one point only, the first if none is named."""
-        names = [point.name for point in self.points]
-        if name is not None and name not in names:
-            raise ValueError(f"`point` must be one of {', '.join(names) or 'none'} in {self.item}, got {name!r}")
-        return replace(self, points=(self.points[names.index(name) if name is not None else 0],))
-
-
-def _at_least(config: Any, least: float, *names: str) -> None:
+def check_least(config: Any, least: float, *names: str) -> None:
     for name in names:
         if not getattr(config, name) >= least:
             raise ValueError(f"`{name}` must be at least {least}, got {getattr(config, name)}")
 
 
-def _at_most(config: Any, most: float, *names: str) -> None:
+def check_most(config: Any, most: float, *names: str) -> None:
     for name in names:
         if getattr(config, name) > most:
             raise ValueError(f"`{name}` must be at most {most}, got {getattr(config, name)}")
-
-
-@cache
-def _type_hints(kind: type[Any]) -> dict[str, Any]:
-    """Kept, since a history builds the same class hundreds of times."""
-    return get_type_hints(kind)
-
-
-def build(kind: type[T], table: Any, where: str) -> T:
-    """Make a dataclass of a table: of a TOML file, a record or a checkpoint.
-
-    Raises:
-        ValueError: an unknown or missing key, or a value of the wrong kind; the message begins with the key.
-    """
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{where} must be a table, got {brief(repr(table))}")
-    hints = _type_hints(kind)  # type: ignore[arg-type]
-    if unknown := sorted(set(table) - set(hints)):
-        raise ValueError(f"`{brief(unknown[0])}` in {where} is unknown: it must be one of {', '.join(hints)}")
-    optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}  # type: ignore[arg-type]
-    if missing := sorted(set(hints) - optional - set(table)):
-        raise ValueError(f"`{missing[0]}` in {where} is missing")
-    values = {key: _convert(value, hints[key], key, where) for key, value in table.items()}
-    try:
-        return kind(**values)
-    except (ValueError, TypeError) as error:  # a value breaks a rule of the dataclass
-        raise ValueError(f"{brief(error)}, in {where}") from None
-
-
-def brief(reason: object) -> str:
-    """Why a file is refused, as one line of bounded length: a damaged file may hold anything, and messages quote it.
-
-    Example:
-        >>> brief("`a\\nb` is unknown: " + 1000 * "x")[:20]
-        '`a b` is unknown: xx'
-    """
-    line = " ".join(str(reason)[: 2 * LONGEST_REASON].split())
-    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
-    return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + "…"
-
-
-def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
-    if kind is Any:
-        return value
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return None if value is None else _convert(value, inner[0], key, where)
-    if is_dataclass(kind) and isinstance(kind, type):
-        return value if isinstance(value, kind) else build(kind, value, f"{where}, [{key}]")
-    if origin is dict and isinstance(value, Mapping):
-        return {name: _convert(item, inner[1], f"{key}.{name}", where) for name, item in value.items()}
-    if origin in (tuple, list) and isinstance(value, list | tuple):
-        return origin(_convert(item, inner[0], key, where) for item in value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT:
-        return float(value)
-    if isinstance(kind, type) and isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
-        return value
-    name = kind.__name__ if isinstance(kind, type) and origin is None else str(kind)
-    raise ValueError(f"`{brief(key)}` in {where} must be {name}, got {brief(repr(value))}")

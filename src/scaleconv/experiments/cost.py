@@ -23,8 +23,8 @@ from ..ops import macs
 from ..ops.resampling import linear_map
 from ..ops.signature import make_signature
 from .checkpoint import difference
-from .config import FigureConfig
 from .engine import Engine
+from .experiment import FigureConfig
 from .items import STUDIES
 from .panels import Line, Panel, make_panels, of_model, series_values
 from .records import Record, Series, describe_environment, read_record, record_name, write_record

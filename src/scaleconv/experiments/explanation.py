@@ -21,8 +21,10 @@ from ..models import TITLES as NETWORKS
 from ..nn import SIConv2d
 from .checkpoint import Checkpoint, load_checkpoint, make_fitting
 from .classifier import Classifier, load
-from .config import Point, Settings, brief, build
+from .config import Settings
+from .experiment import Point
 from .figures import make_figure, save_figure
+from .parsing import brief, build
 from .sgd import error_rate
 from .train import DigitStore, Run, compose
 

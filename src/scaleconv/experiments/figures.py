@@ -17,7 +17,8 @@ from ..metrics import summarise
 from ..models import UNSUPERVISED
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
-from .config import TITLES, Experiment, Item
+from .config import TITLES
+from .experiment import Experiment, Item
 from .panels import Line, Panel, make_panels, of_model, relative_change, signed_percent
 from .records import Record, writing
 

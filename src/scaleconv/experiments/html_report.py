@@ -19,9 +19,11 @@ from ..metrics import Summary, summarise
 from ..models import UNSUPERVISED
 from ..table import Table
 from .claims import BETTER, SAME, WORSE
-from .config import TITLES, Experiment, Item, Settings, build
+from .config import TITLES, Settings
+from .experiment import Experiment, Item
 from .figures import COLOURS, MARKERS
 from .panels import Panel, make_panels, of_model, relative_change, signed_percent
+from .parsing import build
 from .records import Record, writing
 from .report import Recorded, claims_table, footnotes, joined, pictures, read_items
 from .svg import Chart, Curve, Mark, draw_chart, draw_key

@@ -18,7 +18,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from .config import Experiment, Item, Settings, brief, build
+from .config import Settings
+from .experiment import Experiment, Item
+from .parsing import brief, build
 
 SECTIONS = tuple(field.name for field in fields(Settings))
 TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs

@@ -11,7 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from ..metrics import Summary, relative_reduction, summarise
-from .config import TITLES, Experiment
+from .config import TITLES
+from .experiment import Experiment
 from .records import Record
 
 Repeat = tuple[int, int]  # fold and seed

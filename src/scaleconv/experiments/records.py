@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 from ..data.atomic import atomic_path
-from .config import TITLES, Settings, brief, build, sections
+from .config import TITLES, Settings, sections
+from .parsing import brief, build
 
 DIGITS, LOSS_DIGITS, TIME_DIGITS = 6, 5, 3  # significant digits of a number, of a loss and of an epoch's seconds
 COLUMNS = ("epoch", "train_loss", "seconds", "tested", "test_error")  # of a history

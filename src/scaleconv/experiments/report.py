@@ -17,7 +17,8 @@ from typing import Any
 from ..data.progress import watched
 from ..table import Table, terminal_width, wrapped
 from .claims import check_claims
-from .config import TITLES, Experiment, Item
+from .config import TITLES
+from .experiment import Experiment, Item
 from .explanation import draw_predictions
 from .figures import draw, draw_learned_filters
 from .items import ITEMS, folder_name, load_item

@@ -23,10 +23,12 @@ from ..data.progress import make_progress
 from ..models import LATER, UNSUPERVISED
 from ..models import TITLES as NETWORKS
 from .checkpoint import Checkpoint, check_shapes, difference, load_checkpoint, write_checkpoint
-from .config import Experiment, Item, Settings, build, sections
+from .config import Settings, sections
 from .engine import Engine, Local, Task
+from .experiment import Experiment, Item
 from .items import folder_name
 from .measures import measure
+from .parsing import build
 from .records import Epoch, Record, describe_environment, read_record, read_records, write_record
 from .sgd import choose_device
 from .train import DigitStore, Outcome, Run, Silent, Watcher, plan_runs, train_features, train_networks

@@ -14,7 +14,8 @@ from typing import Any
 from ..metrics import MOST_PAIRS, Summary, sign_flip_test, summarise
 from ..models import UNSUPERVISED
 from ..table import Table
-from .config import TITLES, Experiment, Item
+from .config import TITLES
+from .experiment import Experiment, Item
 from .panels import Panel, Repeat, make_panels, model_summaries, relative_change, signed_percent
 from .records import Record
 

@@ -36,7 +36,8 @@ from ..data.appearance import shift, smooth
 from ..models import AUGMENTED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
 from ..models.contrastive import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
-from .config import TITLES, DataConfig, Experiment, Point, Settings
+from .config import TITLES, DataConfig, Settings
+from .experiment import Experiment, Point
 from .records import Epoch, Series, record_name
 from .sgd import Trainer, TrainerGroup, error_rate
 

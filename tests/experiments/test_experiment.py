@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from scaleconv.experiments import load_experiment, load_item, read_records
-from scaleconv.experiments.config import Settings, build
+from scaleconv.experiments.config import Settings
+from scaleconv.experiments.parsing import build
 from scaleconv.metrics import sign_flip_test
 
 ROOT = Path(__file__).parents[2]
