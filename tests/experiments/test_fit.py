@@ -25,9 +25,9 @@ from scaleconv.experiments import FitSettings, NetworkSpec, evaluate, fit, load,
 from scaleconv.experiments import fit as _fit_function
 from scaleconv.experiments.checkpoint import load_checkpoint, write_checkpoint
 from scaleconv.experiments.classifier import Classifier
+from scaleconv.experiments.optimiser import move_average
 from scaleconv.experiments.page import recipe
 from scaleconv.experiments.records import to_columns
-from scaleconv.experiments.sgd import move_average
 
 fit_module = sys.modules[_fit_function.__module__]
 SETTINGS = FitSettings(epochs=3, batch=8, augment=("scale", "flip", "crop"), average=0.9)

@@ -294,10 +294,6 @@ class TrainingConfig:
             return (1 + math.cos(math.pi * step / (self.epochs * per_epoch))) / 2
         return 0.1 ** sum(step >= epoch * per_epoch for epoch in self.drops)
 
-    def mean_moves(self, step: int) -> float:
-        """How far the running mean moves to the weights in a step, counted from 0."""
-        return 1 - min(self.average, (2 + step) / (11 + step))
-
     def rescale_factors(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
         """Factors by which digits are rescaled, from numbers between 0 and 1."""
         least, most = self.rescale

@@ -21,12 +21,9 @@ from torch.nn import functional as F
 from ..data import BACKGROUND
 from ..metrics.timing import captured
 from .config import TrainingConfig
+from .optimiser import KEPT, make_optimiser, mean_moves, move_average
 
 UNROLL = 6  # most steps of a network in one graph: more take longer to capture, and gain nothing
-
-# What an optimiser keeps for each parameter: our name for it, and PyTorch's.
-ADAM = {"first": "exp_avg", "second": "exp_avg_sq", "step": "step"}
-KEPT = {"sgd": {"momentum": "momentum_buffer"}, "adam": ADAM, "adamw": ADAM}
 
 
 def choose_device(device: str) -> str:
@@ -77,7 +74,16 @@ class Trainer:
         self.interpolation = interpolation
         self.per_pass = len(images) // recipe.batch
         self.batches = recipe.steps or self.per_pass  # of an epoch
-        self.optimiser = make_optimiser(dict(network.named_parameters()), recipe, images.device)
+        self.optimiser = make_optimiser(
+            recipe.optimizer,
+            network.parameters(),
+            recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            momentum=recipe.momentum,
+            bias_rate=recipe.bias_rate,
+            captured=images.is_cuda,
+            varies=recipe.varies,
+        )
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
         self.rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in self.rates]  # at their largest
         self.kept = copy.deepcopy(network).eval().requires_grad_(False) if recipe.keep != "last" else None
@@ -104,7 +110,7 @@ class Trainer:
             draws = np.random.default_rng([self.seed, self.fold, epoch, 1]).uniform(size=self.factors.shape)
             self.factors.copy_(torch.from_numpy(self.recipe.rescale_factors(draws)))
         steps = range(first, first + self.batches)
-        plan = [(self.recipe.rate_at(step, self.batches), self.recipe.mean_moves(step)) for step in steps]
+        plan = [(self.recipe.rate_at(step, self.batches), mean_moves(self.recipe.average, step)) for step in steps]
         self.schedule.copy_(torch.tensor(plan))
         self.cursor.zero_()
         self.loss.zero_()
@@ -189,16 +195,6 @@ class Trainer:
                 held.zero_() if found is None else held.copy_(found)
 
 
-@torch.no_grad()
-def move_average(average: nn.Module, network: nn.Module, share: Tensor | float) -> None:
-    """Move a running mean this share of the way to a network; what is no floating-point number is copied."""
-    for mean, value in zip(average.state_dict().values(), network.state_dict().values(), strict=True):
-        if mean.is_floating_point():
-            mean.lerp_(value, share.to(mean.dtype) if isinstance(share, Tensor) else share)
-        else:
-            mean.copy_(value)
-
-
 def rescale(images: Tensor, factors: Tensor, interpolation: str = "bilinear") -> Tensor:
     """Rescale each image about its centre by its own factor, on the same canvas; its edge is repeated.
 
@@ -254,30 +250,6 @@ class TrainerGroup:
                 here.wait_stream(stream)
 
         return captured(step_all, rewind)
-
-
-def make_optimiser(
-    parameters: Mapping[str, Tensor], recipe: TrainingConfig, device: torch.device
-) -> torch.optim.Optimizer:
-    """The optimiser of a recipe. What has one dimension, biases and norms, does not decay and learns at its own rate.
-
-    A rate that changes is a tensor, so that a CUDA graph reads what it is at each step.
-    """
-    on_gpu = device.type == "cuda"
-    groups = []
-    for flat, decay, factor in ((False, recipe.weight_decay, 1.0), (True, 0.0, recipe.bias_rate)):
-        rate = recipe.learning_rate * factor
-        groups.append(
-            {
-                "params": [parameter for parameter in parameters.values() if (parameter.dim() < 2) == flat],
-                "weight_decay": decay,
-                "lr": torch.tensor(rate, device=device) if recipe.varies else rate,
-            }
-        )
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=recipe.momentum, fused=on_gpu)
-    kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, foreach=False, fused=on_gpu, capturable=on_gpu)
 
 
 @torch.no_grad()

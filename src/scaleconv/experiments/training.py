@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.augment import check_augmentations, draw_placement, place, place_masks
@@ -22,11 +22,9 @@ from .checkpoint import check_shapes
 from .classifier import Classifier
 from .config import LARGEST_SEED
 from .distributed import ALONE, Processes
-from .sgd import move_average
+from .optimiser import KEPT, make_optimiser, mean_moves, move_average
 
 OPTIMIZERS = {"adamw": 1e-3, "sgd": 0.05}  # with their learning rates
-KEPT = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}  # by an optimiser, per parameter
-MOMENTUM = 0.9
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,9 @@ class Training:
         if torch.device(device).type == "cuda":  # where most convolutions are faster in this layout
             self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.settings, self.steps, self.device, self.processes = settings, steps, device, processes
-        self.optimiser = make_optimizer(network, settings)
+        self.optimiser = make_optimiser(
+            settings.optimizer, network.parameters(), settings.rate, weight_decay=settings.weight_decay
+        )
         self.average = copy.deepcopy(network).requires_grad_(False) if settings.average else None
         self.position = 0  # steps done
         self.loss = torch.zeros((), device=device)  # summed over the images of this epoch
@@ -154,11 +154,10 @@ class Training:
         loss.backward()
         loss = processes.add_gradients(self.network, loss.detach())
         self.optimiser.step()
+        if self.average is not None:
+            move_average(self.average, self.network, mean_moves(settings.average, self.position))
         self.position += 1
         self.loss += loss * len(batch)
-        if self.average is not None:
-            decay = min(settings.average, (1 + self.position) / (10 + self.position))
-            move_average(self.average, self.network, 1 - decay)
 
     def state(self) -> dict[str, Tensor]:
         """Everything a step depends on, by name."""
@@ -180,7 +179,7 @@ class Training:
         parameters = [each for group in self.optimiser.param_groups for each in group["params"]]
         for index, parameter in enumerate(parameters):
             kept = {f"optimiser.{index}.{name}": parameter.new_empty(()) if name == "step" else parameter
-                    for name in KEPT[self.settings.optimizer]}  # fmt: skip
+                    for name in KEPT[self.settings.optimizer].values()}  # fmt: skip
             wanted |= kept if kept.keys() & found.keys() else {}
         return wanted
 
@@ -223,18 +222,6 @@ def image_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORE, label_smoothing=smoothing)
     labelled = (labels != IGNORE).flatten(1).sum(1)
     return losses.flatten(1).sum(1) / labelled.clamp(min=1)
-
-
-def make_optimizer(network: nn.Module, settings: FitSettings) -> torch.optim.Optimizer:
-    """AdamW or SGD; what has one dimension, biases and norms, does not decay."""
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=settings.rate, momentum=MOMENTUM)
-    return torch.optim.AdamW(groups, lr=settings.rate)
 
 
 def cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
