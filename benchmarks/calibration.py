@@ -224,13 +224,13 @@ def correction_table(rows: list[dict[str, Any]]) -> Table:
 def fine_tuning_table(rows: list[dict[str, Any]]) -> Table:
     """A row for each network and state, a column for each scale: mean ± standard deviation over the seeds."""
     shown = []
-    for how in dict.fromkeys(row["how"] for row in rows):
+    for name, how in dict.fromkeys((row["network"], row["how"]) for row in rows):
         cells = []
         for scale in SCALES:
-            found = _accuracies(rows, how=how, scale=scale)
+            found = _accuracies(rows, network=name, how=how, scale=scale)
             cells.append(f"{fmean(found):.1f}" + (f" ± {stdev(found):.1f}" if len(found) > 1 else ""))
-        shown.append((how, *cells))
-    return Table("", ("", *map(str, SCALES)), shown)
+        shown.append((name, str(len(found)), how, *cells))
+    return Table("", ("network", "n", "", *map(str, SCALES)), shown)
 
 
 def _accuracies(rows: list[dict[str, Any]], **wanted: Any) -> list[float]:
@@ -242,15 +242,15 @@ TABLES = {"corrections": correction_table, "fine_tuning": fine_tuning_table}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--networks", help=f"default: all, or {FINE_TUNED} to fine-tune")
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--fine-tune", action="store_true", help=f"fine-tune {FINE_TUNED} instead")
+    parser.add_argument("--fine-tune", action="store_true", help="fine-tune instead, networks with BatchNorm")
     parser.add_argument("--weights", type=Path, help="folder that keeps the trained networks")
     parser.add_argument("--out", type=Path, default=Path("results/bench/calibration.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    part = "fine_tuning" if arguments.fine_tune else "corrections"
-    for name in [FINE_TUNED] if arguments.fine_tune else arguments.networks.split(","):
+    part, usual = ("fine_tuning", [FINE_TUNED]) if arguments.fine_tune else ("corrections", NETWORKS)
+    for name in arguments.networks.split(",") if arguments.networks else usual:
         for seed in map(int, arguments.seeds.split(",")):
             rows = (measure_fine_tuning if arguments.fine_tune else measure_corrections)(name, seed, arguments.weights)
             record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}

@@ -54,7 +54,9 @@ def test_tables_are_means_over_seeds(script):
     assert table.header == ("network", "n", "plain", "calibrated", "lost")
     assert table.rows == [("a", "2", "97.0", "95.5", "1.5")]
     rows = [row(seed, "plain", 90.0 + 2 * seed, scale) for seed in (0, 1) for scale in script.SCALES]
-    assert script.fine_tuning_table(rows).rows == [("plain", *["91.0 ± 1.4"] * 7)]
+    rows += [row(0, "plain", 80.0, scale) | {"network": "b"} for scale in script.SCALES]
+    found = script.fine_tuning_table(rows).rows
+    assert found == [("a", "2", "plain", *["91.0 ± 1.4"] * 7), ("b", "1", "plain", *["80.0"] * 7)]
 
 
 @calibration

@@ -1,5 +1,6 @@
 """The recommendation keeps what wins, drops what does not, and `convert` takes it."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -48,6 +49,11 @@ def test_table_and_picture_have_the_numbers():
     assert lines[-1].split()[:2] == ["all", "layers"]
     (axis,) = advice.plot().axes
     assert [bar.get_height() for bar in axis.patches[:2]] == [layer.ms for layer in advice.layers.values()]
+
+
+def test_numbers_of_numpy_are_numbers():
+    advice = recommend(network(), IMAGES, least=np.float32(0.25), repeats=np.int64(1))
+    assert advice.scales == recommend(network(), IMAGES, least=0.25, repeats=1).scales
 
 
 @pytest.mark.parametrize(

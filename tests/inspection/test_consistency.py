@@ -1,5 +1,7 @@
 """Consistency and distance are those of rescaled images, and 1 and 0 for a network that sees no scale."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -20,6 +22,11 @@ class Area(nn.Module):
     def forward(self, x):
         area = x.sum((1, 2, 3))
         return torch.stack([torch.full_like(area, self.threshold), area], 1)
+
+
+class First(nn.Module):
+    def forward(self, x):
+        return x[:1].mean((2, 3))
 
 
 class Pair(nn.Module):
@@ -77,6 +84,14 @@ def test_batches_do_not_matter():
     assert list(one.distance.values()) == pytest.approx(list(two.distance.values()))
 
 
+def test_where_no_position_is_known_there_is_no_number():
+    """A map of 2×2 is its own edge: shrunk, it covers none of its four positions."""
+    found = check_scale(nn.Conv2d(1, 3, 5, stride=5), torch.rand(2, 1, 10, 10), scales=(0.5, 1))
+    assert math.isnan(found.consistency[0.5])
+    assert math.isnan(found.distance[0.5])
+    assert (found.consistency[1], found.distance[1]) == (1, pytest.approx(0, abs=1e-5))
+
+
 def test_the_table_and_the_picture_show_both():
     found = check_scale(Area(200.0), discs(6, 12), scales=(0.5, 1))
     assert [line.split()[0] for line in str(found).splitlines()[3:]] == ["0.5", "1"]
@@ -91,10 +106,14 @@ def test_the_table_and_the_picture_show_both():
         ({"model": None}, TypeError, r"`model` must be a torch\.nn\.Module, got NoneType"),
         ({"images": torch.zeros(9)}, ValueError, r"`images` must be \(N, C, H, W\)"),
         ({"scales": 2}, TypeError, "`scales` must be a sequence of numbers, got 2"),
-        ({"scales": ()}, ValueError, r"`scales` must hold numbers above 0, at least one, got \[\]"),
-        ({"scales": (1, 0)}, ValueError, r"`scales` must hold numbers above 0, at least one, got \[1, 0\]"),
+        ({"scales": ()}, ValueError, "`scales` must hold a number at least, got none"),
+        ({"scales": (1, 0)}, ValueError, "`scales` must be positive and at most 1000, got 0"),
+        ({"scales": (1, True)}, TypeError, "`scales` must hold numbers, got True"),
+        ({"fill": None}, TypeError, "`fill` must be a number, got None"),
+        ({"fill": math.nan}, ValueError, "`fill` must be finite, got nan"),
         ({"batch": 0}, ValueError, "`batch` must be at least 1, got 0"),
-        ({"model": nn.Flatten(0)}, ValueError, r"`model` must return \(N, K\) or \(N, K, H, W\), got shape \(2178,\)"),
+        ({"model": nn.Flatten(0)}, ValueError, r"`model` must return \(N, K\) or .*, got shape \(2178,\)"),
+        ({"model": First()}, ValueError, r"`model` must return .* with N \(=2\), got shape \(1, 1\)"),
         ({"model": Pair()}, TypeError, "`model` must return a tensor, got tuple"),
     ],
     ids=str,

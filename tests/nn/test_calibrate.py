@@ -178,6 +178,7 @@ def test_a_reference_takes_the_place_of_the_plain_network():
         ({"images": [1]}, TypeError, "`images` must be a tensor, got list"),
         ({"images": IMAGES[0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got shape \(2, 12, 12\)"),
         ({"images": IMAGES[:0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1"),
+        ({"images": IMAGES / 0}, ValueError, "`images` must hold finite numbers, got NaN or infinity"),
         ({"steps": -1}, ValueError, "`steps` must be at least 0, got -1"),
         ({"steps": 1.5}, TypeError, "`steps` must be a whole number, got 1.5"),
         ({"batch": 0}, ValueError, "`batch` must be at least 1, got 0"),

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
-from scaleconv import DEFAULT_SCALES, SIConv2d, convert, revert, si_conv2d, skipped
+from scaleconv import DEFAULT_SCALES, SIConv2d, TIConv2d, convert, revert, rotation, si_conv2d, skipped
 
 IMAGES = torch.rand(2, 3, 16, 15, generator=torch.Generator().manual_seed(0))
 
@@ -246,6 +247,14 @@ def test_a_swapped_subclass_is_copied_pickled_compiled_and_reverted(kind):
     assert torch.equal(back(IMAGES), model(IMAGES))
 
 
+@pytest.mark.parametrize("kind", [StandardisedConv, HalvedConv])  # the sizes that SameConv asks for cannot be traced
+def test_a_symbolic_trace_keeps_the_call_of_a_swapped_subclass_whole(kind):
+    converted = convert(nn.Sequential(kind(3, 4, 3), nn.ReLU()))
+    traced = torch.fx.symbolic_trace(converted)
+    assert [node.target for node in traced.graph.nodes].count(si_conv2d) == 1
+    assert torch.equal(traced(IMAGES), converted(IMAGES))
+
+
 def test_a_swapped_subclass_compiles():
     converted = convert(SameConv(3, 4, 3))
     compiled = torch.compile(converted, backend="aot_eager", fullgraph=True)
@@ -258,6 +267,7 @@ def test_a_swapped_subclass_compiles():
         (SquaredConv, "SquaredConv changes what conv2d returns"),
         (TwiceConv, "TwiceConv calls conv2d 2 times"),
         (UntriableConv, "UntriableConv could not be tried (RuntimeError: not today)"),
+        (partial(TIConv2d, transforms=[rotation(0), rotation(90)]), "TIConv2d has transforms of its own"),
     ],
 )
 def test_a_subclass_that_computes_something_else_is_left_alone_with_a_warning(kind, reason):
@@ -265,7 +275,7 @@ def test_a_subclass_that_computes_something_else_is_left_alone_with_a_warning(ki
     with pytest.warns(UserWarning, match="left alone") as caught:
         converted = convert(model)
     assert [str(each.message) for each in caught] == [f"left alone by `convert`: 1: {reason}"]
-    assert [type(layer) for layer in converted] == [SIConv2d, kind]
+    assert [type(layer) for layer in converted] == [SIConv2d, type(model[1])]
     assert skipped(converted) == {"1": reason}
 
 

@@ -223,3 +223,27 @@ def test_repr_of_the_other_layers_names_what_is_theirs():
 def test_the_other_layers_refuse_wrong_arguments_when_they_are_made(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+LAYERS = {**{name: (kind, ours) for name, (kind, _, ours) in OTHERS.items()}, "SIConv2d": (SIConv2d, {})}
+WRONG = {
+    "no channels": ({"in_channels": 0}, ValueError, "`in_channels` must be at least 1, got 0"),
+    "channels of text": ({"out_channels": "6"}, TypeError, "`out_channels` must be an integer, got '6'"),
+    "no kernel": ({"kernel_size": 0}, ValueError, "`kernel_size` must be at least 1, got 0"),
+    "half a pixel": ({"kernel_size": 2.5}, TypeError, "`kernel_size` must be an integer or a .*, got 2.5"),
+    "too many axes": ({"kernel_size": (3,) * 4}, ValueError, "`kernel_size` must be an integer or a .*, got 4 of them"),
+    "stride": ({"stride": 0}, ValueError, "`stride` must be at least 1, got 0"),
+    "padding": ({"padding": -1}, ValueError, "`padding` must be at least 0, got -1"),
+    "a word": ({"padding": "full"}, ValueError, "`padding` must be integers, 'same' or 'valid', got 'full'"),
+    "dilation": ({"dilation": None}, TypeError, "`dilation` must be an integer or a .*, got None"),
+    "groups": ({"groups": 4}, ValueError, r"`out_channels` \(=6\) must be divisible by `groups` \(=4\)"),
+    "no groups": ({"groups": 0}, ValueError, "`groups` must be at least 1, got 0"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("name", LAYERS)
+def test_arguments_of_the_convolution_are_refused_when_a_layer_is_made(name, arguments, error, message):
+    kind, ours = LAYERS[name]
+    with pytest.raises(error, match=message):
+        kind(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **arguments}, **ours)

@@ -472,6 +472,7 @@ WRONG_ARGUMENTS = {
     "stride of text": ({"stride": "2", "offset": 0}, TypeError, "`stride` must be a number or a pair of numbers, got"),
     "three strides": ({"stride": (1, 2, 3), "offset": 0}, ValueError, "a pair of numbers, got 3 of them"),
     "infinite offset": ({"stride": 1, "offset": math.inf}, ValueError, "`offset` must be a number or a pair of number"),
+    "beyond all floats": ({"keep": (10**400, 2)}, ValueError, "that contains 1"),
     "boolean offset": ({"stride": 1, "offset": True}, TypeError, "`offset` must be a number or a pair of numbers, got"),
 }
 
@@ -520,6 +521,7 @@ WRONG_ANSWERS = {
         "`module` must return (N, D) or (N, D, H, W) with N (=3), got shape",
     ),
     "other batch": (lambda x: x[:1], ValueError, "with N (=3), got shape (1, 2, 9, 9)"),
+    "truth": (lambda x: x.mean((2, 3)) > 0, TypeError, "`module` must return a floating-point type, got torch.bool"),
 }
 
 
@@ -528,3 +530,11 @@ WRONG_ANSWERS = {
 def test_wrong_answers_of_a_module_are_named(make, error, message, scales):
     with pytest.raises(error, match=re.escape(message)):
         ScaleInvariant(Returns(make), scales)(torch.rand(3, 2, 9, 9))
+
+
+def test_vectors_that_grow_with_the_level_are_refused_and_one_size_is_offered():
+    module = nn.Flatten()
+    message = "`module` must return one D for levels of all sizes, unless `size` is 'input', got 162 and 648"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ScaleInvariant(module, (1, 2))(torch.rand(3, 2, 9, 9))
+    assert ScaleInvariant(module, (1, 2), size="input")(torch.rand(3, 2, 9, 9)).shape == (3, 162)

@@ -354,3 +354,5 @@ def test_wrong_tensors_are_named():
         ti_conv2d(torch.ones(1, 1, 5, 5).int(), torch.rand(1, 1, 3, 3), transforms=[rotation(0)])
     with pytest.raises(ValueError, match=re.escape("`input` must be (N, C, H, W) or (C, H, W), got shape (5, 5)")):
         ti_conv2d(torch.ones(5, 5), torch.rand(1, 1, 3, 3), transforms=[rotation(0)])
+    with pytest.raises(TypeError, match=r"`input` must be dense, got the layout torch\.sparse_coo"):
+        ti_conv2d(torch.ones(1, 1, 5, 5).to_sparse(), torch.rand(1, 1, 3, 3), transforms=[rotation(0)])

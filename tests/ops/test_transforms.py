@@ -76,6 +76,7 @@ WRONG = {
     "text": (lambda: rotation("90"), TypeError, "`degrees` must be a number, got '90'"),
     "a bool": (lambda: rotation(True), TypeError, "`degrees` must be a number, got True"),
     "not finite": (lambda: rotation(math.inf), ValueError, "`degrees` must be finite, got inf"),
+    "beyond all floats": (lambda: shear(0, 10**400), ValueError, "`y` must be finite, got 1000"),
     "no scale": (lambda: scaling(0), ValueError, "`sx` must be positive and at most 1000, got 0.0"),
     "a negative scale": (lambda: scaling(1, -2), ValueError, "`sy` must be positive and at most 1000, got -2.0"),
     "a huge scale": (lambda: scaling(1001), ValueError, "`sx` must be positive and at most 1000, got 1001.0"),

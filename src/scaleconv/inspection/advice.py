@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
@@ -102,7 +103,7 @@ def recommend(model: nn.Module, images: Tensor, *, least: float = 0.05, repeats:
     """
     layers, images = find_layers(model), check_images(images)
     check_count("repeats", repeats)
-    if isinstance(least, bool) or not isinstance(least, int | float):
+    if isinstance(least, bool) or not isinstance(least, Real):
         raise TypeError(f"`least` must be a number, got {least!r}")
     if not 0 <= least <= 1:
         raise ValueError(f"`least` must be from 0 to 1, got {least}")

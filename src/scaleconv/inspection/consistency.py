@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite, nan
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from ..metrics.equivariance import rescale
 from ..nn.convert import check_module
 from ..nn.observe import check_count, check_images, evaluating
+from ..ops.signature import check_factors
 from ..table import Table, terminal_width
 from .pictures import Figure, make_figure
 
@@ -73,18 +76,19 @@ def check_scale(
         consistency(s) = share of f(T_s x) and f(x) with the same largest class
         distance(s)    = ‖f(T_s x) − f(x)‖ / ‖f(x)‖,   both norms over all images together
 
-    A network that returns maps (N, K, H, W) is compared position by position with T_s f(x), where that is known.
+    A network that returns maps (N, K, H, W) is compared position by position with T_s f(x), where that is known. Where
+    nothing is, as in a map of 2×2 that is shrunk, both are NaN.
 
     Args:
         model: a network, converted or not.
         images: (N, C, H, W), as the network takes them.
-        scales: the factors; above 1 enlarges, and what leaves the canvas is cut off.
+        scales: the factors, at most 1000; above 1 enlarges, and what leaves the canvas is cut off.
         fill: what surrounds a shrunk image, in the units of `images`.
         batch: images at a time.
 
     Raises:
         TypeError: an argument of the wrong type, or a network that returns no tensor.
-        ValueError: scales that are not above 0, images of another shape, or an output without classes.
+        ValueError: an argument that breaks its rule, or an output without classes.
 
     Example:
         >>> network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -93,16 +97,22 @@ def check_scale(
         (1.0, 0.0)
     """
     check_module(model)
-    images, factors = check_images(images), _check_factors(scales)
-    check_count("batch", batch)
+    images, factors = check_images(images), check_factors(scales)
+    if not factors:
+        raise ValueError("`scales` must hold a number at least, got none")
+    if isinstance(fill, bool) or not isinstance(fill, Real):
+        raise TypeError(f"`fill` must be a number, got {fill!r}")
+    if not isfinite(fill):
+        raise ValueError(f"`fill` must be finite, got {fill!r}")
+    batch = check_count("batch", batch)
     same, distance, norm = (dict.fromkeys(factors, 0.0) for _ in range(3))
     compared = dict.fromkeys(factors, 0.0)
     with evaluating(model):
         for some in images.split(batch):
-            answer = _classes(model(some))
+            answer = _classes(model(some), len(some))
             for scale in factors:
                 moved, inside = rescale(some - fill, scale)
-                found, expected = _classes(model(moved * inside + fill)), answer
+                found, expected = _classes(model(moved * inside + fill), len(some)), answer
                 known = torch.ones_like(answer[:1, :1])
                 if answer.ndim == 4:
                     expected, known = rescale(answer, scale)
@@ -112,25 +122,22 @@ def check_scale(
                 distance[scale] += float(((found - expected) * known).double().square().sum())
                 norm[scale] += float((expected * known).double().square().sum())
     return ScaleCheck(
-        {scale: same[scale] / compared[scale] for scale in factors},
-        {scale: (distance[scale] / norm[scale]) ** 0.5 if norm[scale] else 0.0 for scale in factors},
+        {scale: _ratio(same[scale], compared[scale]) for scale in factors},
+        {scale: _ratio(distance[scale], norm[scale]) ** 0.5 for scale in factors},
         len(images),
     )
 
 
-def _check_factors(scales: Iterable[float]) -> list[float]:
-    if not isinstance(scales, Iterable) or isinstance(scales, str):
-        raise TypeError(f"`scales` must be a sequence of numbers, got {scales!r}")
-    factors = list(scales)
-    if not factors or not all(isinstance(scale, int | float) and 0 < scale < float("inf") for scale in factors):
-        raise ValueError(f"`scales` must hold numbers above 0, at least one, got {factors}")
-    return [float(scale) for scale in factors]
+def _ratio(above: float, below: float) -> float:
+    return above / below if below else nan
 
 
-def _classes(output: object) -> Tensor:
+def _classes(output: object, images: int) -> Tensor:
     """The output as (N, K) or (N, K, H, W)."""
     if not isinstance(output, Tensor):
         raise TypeError(f"`model` must return a tensor, got {type(output).__name__}")
-    if output.ndim not in (2, 4):
-        raise ValueError(f"`model` must return (N, K) or (N, K, H, W), got shape {tuple(output.shape)}")
+    if output.ndim not in (2, 4) or len(output) != images:
+        raise ValueError(
+            f"`model` must return (N, K) or (N, K, H, W) with N (={images}), got shape {tuple(output.shape)}"
+        )
     return output.float()

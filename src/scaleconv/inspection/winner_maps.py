@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..nn.observe import check_images, evaluating, find_layers, watching_winners
+from ..nn.observe import check_count, check_images, evaluating, find_layers, watching_winners
 from ..table import Table, terminal_width
 from .pictures import Figure, make_figure, name_the_layers, scale_colours
 
@@ -28,7 +28,7 @@ class Winners:
 
     def plot(self, image: int = 0) -> Figure:
         """Draw an image and, for each layer, the winning scale at every position, the geometric mean over the maps."""
-        if not 0 <= image < len(self.images):
+        if check_count("image", image, least=0) >= len(self.images):
             raise ValueError(f"`image` must be from 0 to {len(self.images) - 1}, got {image}")
         figure, axes = make_figure(1 + len(self.maps))
         shown = self.images[image].float().cpu()
@@ -141,6 +141,8 @@ def scale_usage(model: nn.Module, batches: Tensor | Iterable[Any]) -> ScaleUsage
         ([1.0, 2.0], 1.0)
     """
     layers = find_layers(model)
+    if not isinstance(batches, Iterable):
+        raise TypeError(f"`batches` must be images or an iterable of batches, got {batches!r}")
     counts = {name: torch.zeros(len(layer.scales), dtype=torch.long) for name, layer in layers.items()}
     images = 0
 
@@ -148,8 +150,9 @@ def scale_usage(model: nn.Module, batches: Tensor | Iterable[Any]) -> ScaleUsage
         counts[name] += torch.bincount(winner.flatten().long(), minlength=len(counts[name])).cpu()
 
     with evaluating(model), watching_winners(layers, count):
-        for batch in [batches] if isinstance(batches, Tensor) else batches:
-            some = check_images(batch[0] if isinstance(batch, tuple | list) and batch else batch)
+        for place, batch in enumerate([batches] if isinstance(batches, Tensor) else batches):
+            name = "batches" if batch is batches else f"batches[{place}]"
+            some = check_images(batch[0] if isinstance(batch, tuple | list) and batch else batch, name)
             images += len(some)
             model(some)
     if not images:

@@ -86,6 +86,8 @@ def calibrate(
     """
     layers = find_layers(model)
     check_images(images)
+    if not images.isfinite().all():
+        raise ValueError("`images` must hold finite numbers, got NaN or infinity")
     check_count("steps", steps, least=0)
     check_count("batch", batch)
     plain = revert(model) if reference is None else reference

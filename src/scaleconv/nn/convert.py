@@ -15,8 +15,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..ops.signature import DEFAULT_SCALES, check_scales
-from .layers import SIConv2d
+from ..ops.signature import DEFAULT_SCALES, as_integer, check_scales
+from .layers import SIConv2d, TIConv2d
 from .rerouted import rerouted_class, why_not_rerouted
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -197,6 +197,8 @@ def why_unfit(layer: nn.Conv2d) -> str | None:
     """Why a layer cannot be scale-invariant, or None if it can."""
     if isinstance(layer, SIConv2d):
         return None
+    if isinstance(layer, TIConv2d):
+        return f"{type(layer).__name__} has transforms of its own"
     if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
         return f"{type(layer).__name__} does not know its size yet: call the network once before"
     return None if _base(layer) is nn.Conv2d else why_not_rerouted(layer)
@@ -256,11 +258,10 @@ def check_module(model: Any) -> None:
 def _check_first(first: int | None, chosen: int) -> int:
     if first is None:
         return chosen
-    if isinstance(first, bool) or not isinstance(first, int):
-        raise TypeError(f"`first` must be a whole number or None, got {first!r}")
-    if not 1 <= first <= chosen:
+    count = as_integer(first, f"`first` must be a whole number or None, got {first!r}")
+    if not 1 <= count <= chosen:
         raise ValueError(f"`first` must be from 1 to the number of chosen layers (={chosen}), got {first}")
-    return first
+    return count
 
 
 def _patterns(name: str, patterns: Patterns) -> list[str]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
-from ..ops.signature import DEFAULT_SCALES, Padding, check_reading, check_scales, check_transforms
+from ..ops.signature import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
 from ..ops.ti_conv import ti_conv2d
 from ..ops.transforms import Transform, scaling
 from .scales_state import ScalesState
@@ -19,6 +19,24 @@ for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
 
 class _Convolution(nn.modules.conv._ConvNd):
     """A convolution of `torch.nn` whose call, once the input is padded, is that of `_convolve`."""
+
+    axes: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        convolution = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        check_layer(*convolution, self.axes)
+        super().__init__(*convolution, *args, **kwargs)  # type: ignore[arg-type]  # of Conv1d, Conv2d or Conv3d
 
     def forward(self, input: Tensor, return_winner: bool = False) -> Any:
         """The output, or (output, winner) as the function of the layer returns it."""
@@ -58,6 +76,8 @@ class TIConv2d(_Convolution, nn.Conv2d):
         >>> layer
         TIConv2d(3, 16, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), transforms=4)
     """
+
+    axes = 2
 
     def __init__(
         self,
@@ -146,7 +166,7 @@ class SIConv2d(ScalesState, TIConv2d):
         scales: Iterable[float] = DEFAULT_SCALES,
         antialias: bool = False,
     ) -> None:
-        nn.Conv2d.__init__(  # its transforms follow from its scales
+        _Convolution.__init__(  # its transforms follow from its scales
             self,
             in_channels,
             out_channels,
@@ -203,6 +223,8 @@ class SIConv1d(_SIConv, nn.Conv1d):
         torch.Size([4, 8, 50])
     """
 
+    axes = 1
+
     def _convolve(self, *call: Any, **options: Any) -> Any:
         return si_conv1d(*call, scales=self.scales, antialias=self.antialias, **options)
 
@@ -218,6 +240,8 @@ class SIConv3d(_SIConv, nn.Conv3d):
         >>> SIConv3d(1, 2, 3, padding=1, scales=(1, 0.7))(torch.rand(1, 1, 6, 7, 8)).shape
         torch.Size([1, 2, 6, 7, 8])
     """
+
+    axes = 3
 
     def _convolve(self, *call: Any, **options: Any) -> Any:
         return si_conv3d(*call, scales=self.scales, antialias=self.antialias, **options)

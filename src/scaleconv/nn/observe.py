@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ..ops.signature import as_integer
 from .convert import check_module
 from .layers import SIConv2d
 
@@ -26,22 +27,21 @@ def find_layers(model: nn.Module) -> dict[str, SIConv2d]:
     return layers
 
 
-def check_images(images: Any) -> Tensor:
+def check_images(images: Any, name: str = "images") -> Tensor:
     """Images (N, C, H, W), N at least 1; or say what is wrong with them."""
     if not isinstance(images, Tensor):
-        raise TypeError(f"`images` must be a tensor, got {type(images).__name__}")
+        raise TypeError(f"`{name}` must be a tensor, got {type(images).__name__}")
     if images.ndim != 4 or not len(images):
-        raise ValueError(f"`images` must be (N, C, H, W), N at least 1, got shape {tuple(images.shape)}")
+        raise ValueError(f"`{name}` must be (N, C, H, W), N at least 1, got shape {tuple(images.shape)}")
     return images
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
     """A whole number, at least so large; or say what is wrong with it."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be a whole number, got {value!r}")
-    if value < least:
+    count = as_integer(value, f"`{name}` must be a whole number, got {value!r}")
+    if count < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value}")
-    return value
+    return count
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from .layers import SIConv2d
 
 Convolution = Callable[..., Tensor]
 
+torch.fx.wrap("si_conv2d")  # a symbolic trace keeps the call whole
+
 
 class Reroute(TorchFunctionMode):
     """While it is entered, another function is called in place of `torch.nn.functional.conv2d`."""
@@ -42,10 +44,12 @@ class _Rerouted:
         winners: list[Tensor] = []
 
         def convolution(*args: Any, **kwargs: Any) -> Tensor:
-            kwargs |= {"scales": self.scales, "antialias": self.antialias}
-            found: tuple[Tensor, Tensor] = si_conv2d(*args, **kwargs, return_winner=True)
-            winners.append(found[1])
-            return found[0]
+            kwargs |= {"scales": self.scales, "antialias": self.antialias, "return_winner": return_winner}
+            output: Tensor = si_conv2d(*args, **kwargs)
+            if return_winner:
+                output, winner = output
+                winners.append(winner)
+            return output
 
         with Reroute(convolution):
             output: Tensor = self.plain_type.forward(self, input)  # type: ignore[arg-type]

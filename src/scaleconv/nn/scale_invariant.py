@@ -5,9 +5,10 @@ The Module owns the inner module and what is known of its grid; resampling and p
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from numbers import Real
 from operator import index
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.signature import DEFAULT_SCALES, check_choice, check_scales
 from .scales_state import ScalesState
 
 Pair = tuple[float, float]
@@ -104,9 +105,9 @@ class ScaleInvariant(ScalesState):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise TypeError(f"`module` must be a torch.nn.Module, got {type(module).__name__}")
-        _check_choice("pool", pool, POOLS)
-        _check_choice("size", size, SIZES)
-        _check_choice("norm", norm, NORMS)
+        check_choice("pool", pool, POOLS)
+        check_choice("size", size, SIZES)
+        check_choice("norm", norm, NORMS)
         if (stride is None) != (offset is None):
             raise ValueError(f"`stride` and `offset` must be given together, got {stride!r} and {offset!r}")
         self.module = module
@@ -153,6 +154,11 @@ class ScaleInvariant(ScalesState):
             if not _fits(size, grid):
                 continue
             response = responses[place] if len(responses) > 1 else self._answer(self._level(x, scale, size))
+            if response.shape[1] != responses[0].shape[1]:
+                raise ValueError(
+                    f"`module` must return one D for levels of all sizes, unless `size` is 'input', "
+                    f"got {responses[0].shape[1]} and {response.shape[1]}"
+                )
             covered = everywhere
             if grid is not None:
                 response, covered = align(response, scale, responses[0].shape[2:], image_size, size, *grid)
@@ -169,6 +175,8 @@ class ScaleInvariant(ScalesState):
         answer = self.module(x)
         if not isinstance(answer, Tensor):
             raise TypeError(f"`module` must return one tensor, got {type(answer).__name__}")
+        if not answer.is_floating_point():
+            raise TypeError(f"`module` must return a floating-point type, got {answer.dtype}")
         if answer.ndim not in (2, 4) or answer.shape[0] != x.shape[0]:
             raise ValueError(
                 f"`module` must return (N, D) or (N, D, H, W) with N (={x.shape[0]}), got shape {tuple(answer.shape)}"
@@ -294,11 +302,6 @@ def _kept(scales: tuple[float, ...], keep: str | Sequence[float]) -> list[int]:
     return [place for place in order if low * 0.999 <= scales[place] <= high * 1.001]
 
 
-def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
 def _check_images(x: Any) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"`x` must be a tensor, got {type(x).__name__}")
@@ -324,4 +327,6 @@ def _pair(name: str, value: float | Sequence[float] | None) -> Pair | None:
 def _number(rule: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{rule}, got {value!r}")
-    return float(value)
+    with suppress(OverflowError):  # of a whole number beyond all floats
+        return float(value)
+    return inf

@@ -172,7 +172,7 @@ def _check_convolution(
     axes: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
     """Stride, padding, dilation and groups of a convolution over so many axes."""
-    groups = _integer(groups, f"`groups` must be an integer, got {groups!r}")
+    groups = as_integer(groups, f"`groups` must be an integer, got {groups!r}")
     _check_channels(image_shape, weight_shape, groups, axes)
     strides = _numbers("stride", stride, 1, axes)
     dilations = _numbers("dilation", dilation, 1, axes)
@@ -189,6 +189,27 @@ def _check_convolution(
                 f"must be at least the reach of the kernel (={reach})"
             )
     return strides, pads, dilations, groups
+
+
+def check_layer(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Size,
+    stride: Size,
+    padding: Padding,
+    dilation: Size,
+    groups: int,
+    axes: int,
+) -> None:
+    """Say what is wrong with the arguments of a layer over so many axes, if anything is."""
+    for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
+        if as_integer(value, f"`{name}` must be an integer, got {value!r}") < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}")
+    for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if value % groups:
+            raise ValueError(f"`{name}` (={value}) must be divisible by `groups` (={groups})")
+    strides, dilations = _numbers("stride", stride, 1, axes), _numbers("dilation", dilation, 1, axes)
+    _padding(padding, strides, dilations, _numbers("kernel_size", kernel_size, 1, axes))
 
 
 def check_transforms(transforms: Iterable[Transform]) -> tuple[Transform, ...]:
@@ -211,17 +232,19 @@ def check_transforms(transforms: Iterable[Transform]) -> tuple[Transform, ...]:
 
 def check_reading(interpolation: str, border: str) -> Reading:
     """Return how pixels are read, or say which argument is wrong."""
-    for name, value, known in (
-        ("interpolation", interpolation, ("bilinear", "nearest")),
-        ("border", border, ("zeros", "clamp", "reflect")),
-    ):
-        if value not in known:
-            raise ValueError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}")
+    check_choice("interpolation", interpolation, ("bilinear", "nearest"))
+    check_choice("border", border, ("zeros", "clamp", "reflect"))
     return Reading(interpolation, border)
 
 
-def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
-    """Return the scales as floats, or say what is wrong with them."""
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Say so if the value is none of these words."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_factors(scales: Iterable[float]) -> tuple[float, ...]:
+    """Return the factors as floats, or say what is wrong with them."""
     if isinstance(scales, (str, set, frozenset)) or not isinstance(scales, Iterable):  # a set has no order
         raise TypeError(f"`scales` must be a sequence of numbers, got {scales!r}")
     values = tuple(scales)
@@ -230,7 +253,12 @@ def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
             raise TypeError(f"`scales` must hold numbers, got {value!r}")
         if not 0 < value <= LARGEST_SCALE:
             raise ValueError(f"`scales` must be positive and at most {LARGEST_SCALE}, got {value!r}")
-    checked = tuple(float(value) for value in values)
+    return tuple(float(value) for value in values)
+
+
+def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
+    """Return the scales of a layer as floats, or say what is wrong with them."""
+    checked = check_factors(scales)
     if len(set(checked)) < len(checked):
         raise ValueError(f"`scales` must not repeat, got {checked}")
     if 1 not in checked:
@@ -263,7 +291,7 @@ def _numbers(name: str, value: Size, least: int, axes: int) -> tuple[int, ...]:
     """One number for each axis."""
     rule = f"`{name}` must be an integer or {SEVERAL[axes]}"
     items = value if isinstance(value, Sequence) else (value,)
-    numbers = [_integer(item, f"{rule}, got {value!r}") for item in items]
+    numbers = [as_integer(item, f"{rule}, got {value!r}") for item in items]
     if len(numbers) not in (1, axes):
         raise ValueError(f"{rule}, got {len(numbers)} of them")
     if min(numbers) < least:
@@ -271,7 +299,7 @@ def _numbers(name: str, value: Size, least: int, axes: int) -> tuple[int, ...]:
     return tuple(numbers) if len(numbers) == axes else (numbers[0],) * axes
 
 
-def _integer(value: Any, refusal: str) -> int:
+def as_integer(value: Any, refusal: str) -> int:
     """A plain integer for an integer of any kind, NumPy's too; a bool is none."""
     if not isinstance(value, bool):
         with suppress(TypeError):

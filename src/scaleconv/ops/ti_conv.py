@@ -213,6 +213,8 @@ def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
             raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise TypeError(f"`{name}` must be of a floating-point type, got {tensor.dtype}")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"`{name}` must be dense, got the layout {tensor.layout}")
         if tensor.dtype != input.dtype:
             raise TypeError(f"`{name}` must have the type of `input` (={input.dtype}), got {tensor.dtype}")
         if tensor.device != input.device:

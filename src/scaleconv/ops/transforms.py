@@ -6,6 +6,7 @@ A map acts on (y, x), in the order of (height, width): y grows downwards, x to t
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -117,6 +118,9 @@ def _number(name: str, value: Any) -> float:
             if name == "matrix"
             else f"`{name}` must be a number, got {value!r}"
         )
-    if not math.isfinite(value):
+    number = math.inf
+    with suppress(OverflowError):  # of a whole number beyond all floats
+        number = float(value)
+    if not math.isfinite(number):
         raise ValueError(f"`{name}` must be finite, got {value!r}")
-    return float(value) + 0.0  # which is no negative zero
+    return number + 0.0  # which is no negative zero
