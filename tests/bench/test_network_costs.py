@@ -7,7 +7,6 @@ from torch import nn
 from scaleconv import SIConv2d, convert
 from scaleconv.bench import Settings, make_settings, network_costs, run_bench
 from scaleconv.bench.network_costs import (
-    CLASSES,
     NETWORKS,
     Step,
     make_depthwise_network,
@@ -44,16 +43,6 @@ def steps(monkeypatch):
 
     monkeypatch.setattr(network_costs, "Step", Spy)
     return made
-
-
-@pytest.fixture
-def stand_ins(monkeypatch):
-    """A small network in place of each large one, where the rows are tested and not the networks."""
-
-    def make():
-        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES))
-
-    monkeypatch.setattr(network_costs, "NETWORKS", dict.fromkeys(NETWORKS, make))
 
 
 def output_sizes(network, size):

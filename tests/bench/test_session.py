@@ -93,7 +93,7 @@ def test_every_option_reaches_the_file(run, tmp_path):
     assert [row["scales"] for row in stored["rows"]] == ["default"] * 4
 
 
-def test_networks_are_measured_too(run, tmp_path, monkeypatch):
+def test_networks_are_measured_too(run, tmp_path, monkeypatch, stand_ins):
     monkeypatch.setattr(network_costs, "CPU_BATCHES", 1)
     code, output, errors = run(*TINY, "--batch", "2", "--image-size", "32", "--no-layers", "--scales", "1,0.8")
     assert (code, errors) == (0, "")
