@@ -1,7 +1,4 @@
-"""All that a result depends on, as frozen dataclasses, one for each section of the settings.
-
-Every value is checked when it is read. The message names the key in backticks, the rule and the value.
-"""
+"""All that a result depends on: frozen dataclasses that check their values, one for each section of the settings."""
 
 import json
 import math

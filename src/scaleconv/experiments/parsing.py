@@ -1,6 +1,6 @@
 """Makes dataclasses of what a file holds: a TOML file, a record, a checkpoint. Nothing in it is trusted.
 
-Every value is checked when it is read. The message names the key in backticks, the rule and the value.
+Keys and types are checked here, values by the dataclass. A message names the key in backticks, the rule and the value.
 """
 
 import sys
