@@ -1,13 +1,16 @@
 """What a trained network loses when it is converted, and what brings it back: calibration, fine-tuning.
 
-    python benchmarks/calibration.py [--networks resnet7-bn,…] [--seeds 0] [--fine-tune] [--weights DIR] [--out FILE]
+    python benchmarks/calibration.py [--networks resnet7-bn,…] [--seeds 0] [--fine-tune] [--rate 0.01] [--device cpu]
+                                     [--weights DIR] [--out FILE]
 
 Small networks are trained on 7,000 of the digits in the package and tested on 2,000 others, at scale 1. Then they are
-converted, and corrected with 1,000 further digits without their labels. With --fine-tune, plain and converted networks
-are trained for one more epoch at scale 1, and tested at seven scales. Results join those that the file holds.
+converted, and corrected with 1,000 further digits without their labels. With --fine-tune, the plain network, the
+converted and the calibrated one are trained for one more epoch at scale 1, all in the same way, and tested at seven
+scales. Results join those that the file holds.
 """
 
 import argparse
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +33,6 @@ EPOCHS, BATCH, DECAY = 4, 64, 5e-4
 SCALES = (0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0)
 FINE_TUNED = "resnet7-bn"
 CANVAS = 40  # so that a digit of twice its size is not cut off
-FINE_TUNING_RATE = 0.01
 
 
 def norm(channels: int, batch_norm: bool) -> nn.Module:
@@ -91,7 +93,9 @@ def make_network(name: str, seed: int) -> nn.Sequential:
     return network
 
 
-def load_parts(scale: float = 1.0, canvas: int = 28) -> tuple[tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
+def load_parts(
+    device: str, scale: float = 1.0, canvas: int = 28
+) -> tuple[tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
     """(images, labels) for training, images without labels, (images, labels) for the test; all digits of one scale."""
     digits = embedded_digits()
     factors = torch.full((len(digits),), scale, dtype=torch.float64)
@@ -99,7 +103,7 @@ def load_parts(scale: float = 1.0, canvas: int = 28) -> tuple[tuple[Tensor, Tens
     if (scale, canvas) != (1.0, 28):
         images = make_scaled(digits.images, factors, canvas, truncate="allow")
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
-    images, labels = (images - MEAN)[order], digits.labels[order]
+    images, labels = (images - MEAN)[order].to(device), digits.labels[order].to(device)
     end = TRAINED + UNLABELLED
     return (images[:TRAINED], labels[:TRAINED]), images[TRAINED:end], (images[end:], labels[end:])
 
@@ -115,7 +119,8 @@ def train(network: nn.Module, images: Tensor, labels: Tensor, epochs: int, rate:
         optimiser = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.05)
     rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, epochs * (len(images) // BATCH))
     for _ in range(epochs):
-        for chosen in torch.randperm(len(images), generator=order).split(BATCH)[: len(images) // BATCH]:
+        shuffled = torch.randperm(len(images), generator=order).to(images.device)
+        for chosen in shuffled.split(BATCH)[: len(images) // BATCH]:
             optimiser.zero_grad()
             F.cross_entropy(network(images[chosen]), labels[chosen]).backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -126,7 +131,7 @@ def train(network: nn.Module, images: Tensor, labels: Tensor, epochs: int, rate:
 
 def trained_network(name: str, seed: int, images: Tensor, labels: Tensor, weights: Path | None) -> nn.Sequential:
     """Trained here, or read from the folder of weights, which keeps it."""
-    network, adam = make_network(name, seed), not name.endswith("-bn")
+    network, adam = make_network(name, seed).to(images.device), not name.endswith("-bn")
     path = weights / f"{name}-{images.shape[-1]}-{seed}.pt" if weights else None
     if path and path.exists():
         network.load_state_dict(torch.load(path, weights_only=True))
@@ -165,9 +170,9 @@ CORRECTIONS: dict[str, Callable[[nn.Module, Tensor], nn.Module]] = {
 }
 
 
-def measure_corrections(name: str, seed: int, weights: Path | None) -> list[dict[str, Any]]:
+def measure_corrections(name: str, seed: int, device: str, weights: Path | None) -> list[dict[str, Any]]:
     """The accuracy of one network, plain, converted and corrected."""
-    training, unlabelled, test = load_parts()
+    training, unlabelled, test = load_parts(device)
     plain = trained_network(name, seed, *training, weights)
     rows: list[dict[str, Any]] = [_row(name, seed, "plain", 1.0, accuracy(plain, *test), 0.0)]
     for title, correct in CORRECTIONS.items():
@@ -179,20 +184,21 @@ def measure_corrections(name: str, seed: int, weights: Path | None) -> list[dict
     return rows
 
 
-def measure_fine_tuning(name: str, seed: int, weights: Path | None) -> list[dict[str, Any]]:
+def measure_fine_tuning(name: str, seed: int, device: str, weights: Path | None, rate: float) -> list[dict[str, Any]]:
     """The accuracy at every scale of a network that was fine-tuned at scale 1, plain, converted and calibrated."""
-    training, unlabelled, _ = load_parts(canvas=CANVAS)
-    tests = {scale: load_parts(scale, CANVAS)[2] for scale in SCALES}
+    training, unlabelled, _ = load_parts(device, canvas=CANVAS)
+    tests = {scale: load_parts(device, scale, CANVAS)[2] for scale in SCALES}
     plain = trained_network(name, seed, *training, weights)
+    converted = convert(plain)
+    begun = {"plain": copy.deepcopy(plain), "converted": converted, "calibrated": calibrate(converted, unlabelled)}
     rows = []
-    for title in ("plain", "calibrated"):
-        network = convert(plain, scales=(1,)) if title == "plain" else calibrate(convert(plain), unlabelled)
+    for title, network in begun.items():
         for tuned in (False, True):
             start = process_time()
             if tuned:
-                train(network, *training, 1, FINE_TUNING_RATE, seed, adam=False)
+                train(network, *training, 1, rate, seed, adam=False)
             seconds = process_time() - start
-            label = f"{title}, fine-tuned" if tuned else title
+            label = f"{title}, fine-tuned at {rate:g}" if tuned else title
             rows += [_row(name, seed, label, scale, accuracy(network, *test), seconds) for scale, test in tests.items()]
     return rows
 
@@ -245,6 +251,8 @@ def main() -> None:
     parser.add_argument("--networks", help=f"default: all, or {FINE_TUNED} to fine-tune")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--fine-tune", action="store_true", help="fine-tune instead, networks with BatchNorm")
+    parser.add_argument("--rate", type=float, default=0.01, help="largest learning rate of it; training has 0.05")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", type=Path, help="folder that keeps the trained networks")
     parser.add_argument("--out", type=Path, default=Path("results/bench/calibration.json"))
     arguments = parser.parse_args()
@@ -252,10 +260,12 @@ def main() -> None:
     part, usual = ("fine_tuning", [FINE_TUNED]) if arguments.fine_tune else ("corrections", NETWORKS)
     for name in arguments.networks.split(",") if arguments.networks else usual:
         for seed in map(int, arguments.seeds.split(",")):
-            rows = (measure_fine_tuning if arguments.fine_tune else measure_corrections)(name, seed, arguments.weights)
+            about = (name, seed, arguments.device, arguments.weights)
+            rows = measure_fine_tuning(*about, arguments.rate) if arguments.fine_tune else measure_corrections(*about)
             record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-            kept = [row for row in record.get(part, []) if (row["network"], row["seed"]) != (name, seed)]
-            record |= {"environment": describe_environment("cpu"), part: kept + rows}
+            anew = {(row["network"], row["seed"], row["how"]) for row in rows}
+            kept = [row for row in record.get(part, []) if (row["network"], row["seed"], row["how"]) not in anew]
+            record |= {"environment": describe_environment(arguments.device), part: kept + rows}
             arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     print(TABLES[part](record[part]).markdown())
 
