@@ -24,7 +24,6 @@ from ..ops.resampling import linear_map
 from ..ops.signature import make_signature
 from .checkpoint import difference
 from .engine import Engine
-from .experiment import FigureConfig
 from .items import STUDIES
 from .panels import Line, Panel, make_panels, of_model, series_values
 from .records import Record, Series, describe_environment, read_record, record_name, write_record
@@ -80,8 +79,6 @@ class CostStudy:
     calls: int = 10
     claim: str = ""
     checks: tuple[str, ...] = ()
-    baseline: str = "conv2d"
-    figure: FigureConfig = field(default_factory=FigureConfig)
     paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
