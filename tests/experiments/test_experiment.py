@@ -139,6 +139,19 @@ WRONG = {
     "epochs": (("table1", "quick", {"training.epochs": 0}), "`epochs` must be at least 1, got 0"),
     "rate": (("table1", "quick", {"training.learning_rate": -1}), "`learning_rate` must be at least 0, got -1.0"),
     "NaN": (("table1", "quick", {"training.momentum": float("nan")}), "`momentum` must be at least 0, got nan"),
+    "infinite rate": (
+        ("table1", "quick", {"training.learning_rate": float("inf")}),
+        "`learning_rate` must be finite, got inf",
+    ),
+    "infinite noise": (("table1", "quick", {"data.noise": float("inf")}), "`noise` must be finite, got inf"),
+    "infinite factor": (
+        ("table1", "quick", {"training.rescale": [1, float("inf")]}),
+        r"`rescale` must be two finite factors above 0, the smaller first, got \[1.0, inf\]",
+    ),
+    "drops": (
+        ("field", "quick", {"training.drops": [2, -3]}),
+        r"`drops` must be epochs, from 1 on, got \[2, -3\]",
+    ),
     "precision": (("table1", "quick", {"training.precision": "int8"}), "`precision` must be one of .*, got 'int8'"),
     "scales": (("table1", "quick", {"network.scales": [2.0]}), "`scales` must contain 1"),
     "digit scales": (("table1", "quick", {"data.scales": "uniform"}), "`scales` .*must be uniform:LOW,HIGH"),
@@ -147,7 +160,11 @@ WRONG = {
     "no point": (("fig4a", "quick", {"points": []}), "`points` must hold at least one"),
     "point": (("fig4a", "quick", {"points": [3]}), "`points` in fig4a.toml must be tables .*, got 3"),
     "measure": (("fig3", "quick", {"measure.kind": "luck"}), "`kind` must be one of test_scales, .*, got 'luck'"),
-    "measured scales": (("fig3", "quick", {"measure.scales": [0]}), r"`scales` must hold positive .*, got \[0.0\]"),
+    "infinite scale": (
+        ("fig3", "quick", {"measure.scales": [1, float("inf")]}),
+        r"`scales` must hold positive, finite factors for invariance, got \[1.0, inf\]",
+    ),
+    "measured scales": (("fig3", "quick", {"measure.scales": [0]}), r"`scales` must hold positive, .*, got \[0.0\]"),
     "firing": (("fig3", "quick", {"measure.firing": 0}), "`firing` must lie above 0 and not above 1, got 0.0"),
     "truncate": (("fig5a", "quick", {"data.truncate": "no"}), "`truncate` must be one of error, allow, got 'no'"),
     "test": (("fig5a", "quick", {"data.test": -1}), "`test` must be at least 0, got -1"),
@@ -160,6 +177,10 @@ WRONG = {
     "rbm scales": (("table1", "quick", {"si_rbm.scales": [2.0]}), "`scales` must contain 1"),
     "rbm key": (("table1", "quick", {"rbm.scales": [1.0]}), r"`scales` in table1.toml, \[rbm\] is unknown"),
     "penalties": (("table1", "quick", {"softmax.penalties": []}), r"`penalties` must hold at least one, .* got \[\]"),
+    "infinite penalty": (
+        ("table1", "quick", {"softmax.penalties": [float("inf")]}),
+        r"`penalties` must hold at least one, all finite and none below 0, got \[inf\]",
+    ),
     "held out": (("table1", "quick", {"softmax.held_out": 1}), "`held_out` must lie between 0 and 1, got 1.0"),
     "maps": (("table1", "quick", {"network.maps": [3]}), "`maps` must be two or three positive numbers"),
 }
