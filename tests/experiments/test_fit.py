@@ -414,7 +414,7 @@ def test_a_loss_that_is_not_finite_is_refused(data):
         ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
         ({"batch": 0}, "`batch` must be at least 1"),
         ({"seed": -1}, "`seed` must be at least 0"),
-        ({"optimizer": "lion"}, "`optimizer` must be one of adamw, sgd, got 'lion'"),
+        ({"optimizer": "lion"}, "`optimizer` must be one of 'adamw', 'sgd', got 'lion'"),
         ({"lr": 0.0}, "`lr` must be above 0"),
         ({"lr": float("inf")}, "`lr` must be finite, got inf"),
         ({"lr": 10**400}, "`lr` must be finite, got 1000"),

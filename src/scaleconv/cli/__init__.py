@@ -215,7 +215,11 @@ def train(
     task: Task = "classification",
     model: Network = None,
     variant: Annotated[
-        str, typer.Option(help="Some of plain,converted,pyramid: each is trained, all are shown side by side.")
+        str,
+        typer.Option(
+            help="Some of plain,converted,pyramid, or plain-scale, … for rescaled training images: each is trained, "
+            "all are shown side by side."
+        ),
     ] = "plain,converted",
     scales: NetworkScales = None,
     layers: Layers = None,

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..data.loading import ImageData, check_task, load_folder
 from ..ops.signature import DEFAULT_SCALES
-from .classifier import DEFAULT_MODELS, VARIANTS, NetworkSpec
+from .classifier import DEFAULT_MODELS, NetworkSpec
 from .distributed import join_processes
 from .engine import Engine, Local, Task
 from .fit import finished_record, fit, method_name
@@ -43,7 +43,7 @@ def make_methods(spec: NetworkSpec, settings: FitSettings, names: Iterable[str])
     for name in names:
         variant, _, suffix = name.partition("-")
         if name not in TITLES:
-            raise ValueError(f"`variant` must be some of {', '.join(VARIANTS)}, got {name!r}")
+            raise ValueError(f"`variant` must be some of {', '.join(TITLES)}, got {name!r}")
         augment = (*settings.augment, "scale") if suffix and "scale" not in settings.augment else settings.augment
         methods.append(Method(replace(spec, variant=variant), replace(settings, augment=augment)))
     return methods

@@ -25,7 +25,7 @@ from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
 from ..nn.scale_invariant import NORMS, SIZES
 from ..ops.levels import POOLS
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.signature import DEFAULT_SCALES, check_choice, check_scales
 from .parsing import brief
 
 # All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.
@@ -123,12 +123,10 @@ class DataConfig:
         check_least(self, 2, "sets")
         if (self.val or self.stratified) and not self.test:
             raise ValueError(f"`test` must be above 0 with `val` (={self.val}) or `stratified` (={self.stratified})")
-        choices = {"truncate": TRUNCATIONS, "interpolation": INTERPOLATIONS, "part": (*PARTS, ALL, "")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(filter(None, known))}, got {getattr(self, name)!r}"
-                )
+        check_choice("truncate", self.truncate, TRUNCATIONS)
+        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+        if self.part:
+            check_choice("part", self.part, (*PARTS, ALL))
 
 
 @dataclass(frozen=True)
@@ -165,8 +163,7 @@ class NetworkConfig:
         check_scales(self.scales)
         choices = {"align": ALIGNMENTS, "border": BORDERS, "pool": POOLS, "norm": NORMS, "levels": SIZES}
         for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), known)
         if self.antialias and (self.align, self.border) != ("exact", "absent"):
             raise ValueError(f"`antialias` must be off with `align` (={self.align}) and `border` (={self.border})")
         if self.second_scales:
@@ -275,13 +272,14 @@ class TrainingConfig:
         if min(self.drops, default=1) < 1:
             raise ValueError(f"`drops` must be epochs, from 1 on, got {list(self.drops)}")
         for name, known in TRAINING_CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), known)
         for name in ("smoothing", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must lie between 0 and 1, below 1, got {getattr(self, name)}")
         if self.cosine and (self.drops or self.settled):
-            raise ValueError("`cosine` must be off where `drops` are given, or training ends when it has settled")
+            raise ValueError(
+                f"`cosine` must be off with `drops` (={list(self.drops)}) or `settled` (={self.settled:g}), got True"
+            )
 
     @property
     def varies(self) -> bool:
@@ -338,12 +336,11 @@ class MeasureConfig:
     top: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.kind and self.kind not in MEASURES:
-            raise ValueError(f"`kind` must be one of {', '.join(MEASURES)}, got {self.kind!r}")
+        if self.kind:
+            check_choice("kind", self.kind, tuple(MEASURES))
         check_least(self, 0, "digits", "digits_at")
         check_finite(self, "digits_at")
-        if self.neuron not in NEURONS:
-            raise ValueError(f"`neuron` must be one of {', '.join(NEURONS)}, got {self.neuron!r}")
+        check_choice("neuron", self.neuron, tuple(NEURONS))
         for name in ("firing", "top"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` must lie above 0 and not above 1, got {getattr(self, name)}")

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..ops.signature import check_choice
 from .records import writing
 from .sgd import choose_device
 
@@ -193,8 +194,7 @@ def open_engine(
         ImportError: Ray is not installed.
         OSError: there is no cluster at the address.
     """
-    if name not in ENGINES:
-        raise ValueError(f"`engine` must be one of {', '.join(ENGINES)}, got {name!r}")
+    check_choice("engine", name, ENGINES)
     if not 0 <= processes <= MOST_PROCESSES:
         raise ValueError(f"`processes` must lie between 0 and {MOST_PROCESSES}, got {processes}")
     if name == "local":
