@@ -1,5 +1,7 @@
 """A step of training against the recipe written out by hand; networks trained at once end as if each were alone."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -248,6 +250,14 @@ def test_a_network_is_tested_without_dropout_and_trains_on_with_it():
     assert len({error_rate(trainer.network, images, labels) for _ in range(5)}) == 1
     assert trainer.network.training
     assert trainer.tested is trainer.network
+
+
+def test_a_test_leaves_every_module_in_its_own_mode_even_where_it_fails():
+    network = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.BatchNorm2d(1).eval(), torch.nn.Flatten())
+    for images in (torch.rand(4, 1, 3, 3), torch.rand(4, 2, 3, 3)):
+        with nullcontext() if images.shape[1] == 1 else pytest.raises(RuntimeError):
+            error_rate(network, images, torch.zeros(4, dtype=torch.long))
+        assert [module.training for module in network.modules()] == [True, True, False, True]
 
 
 def test_factors_of_the_uniform_law_lie_evenly_between_the_ends():
