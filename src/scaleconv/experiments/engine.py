@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 
 from ..ops.signature import check_choice
-from .records import writing
+from .records import run_file, writing
 from .sgd import choose_device
 
 ENGINES = ("local", "ray")
@@ -50,7 +50,7 @@ class Task:
 
     def checkpoints(self, folder: Path) -> list[Path]:
         """Where it leaves its checkpoints."""
-        return [folder / "checkpoints" / Path(name).with_suffix(".safetensors") for name in self.records]
+        return [run_file(folder / name, "checkpoints") for name in self.records]
 
 
 Work = Callable[[Any, Path], None]  # does a task, given `Task.what` and the folder for its files

@@ -27,7 +27,7 @@ from ..data.atomic import remove_leftovers
 from ..data.loading import ImageData, Order, load_folder
 from ..data.progress import make_progress
 from ..models.images import check_count
-from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
+from .checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
 from .classifier import Classifier, NetworkSpec, describe, load, make_classifier
 from .distributed import join_processes, joint_norms
 from .evaluate import TEST_SCALES, accuracies, measure_cost, score
@@ -37,6 +37,7 @@ from .records import (
     describe_environment,
     read_record,
     record_name,
+    run_file,
     write_record,
     writing,
 )
@@ -196,25 +197,21 @@ class _Run:
     def title(self) -> str:
         return f"{self.method}, seed {self.settings.seed}"
 
-    def _file(self, folder: str, suffix: str) -> Path:
-        name = record_name(self.method, "", 0, self.settings.seed)
-        return (self.folder or Path()) / folder / Path(name).with_suffix(suffix)
-
     @property
     def record(self) -> Path:
-        return self._file("", ".json")
+        return (self.folder or Path()) / record_name(self.method, "", 0, self.settings.seed)
 
     @property
     def weights(self) -> Path:
-        return self._file("weights", ".safetensors")
+        return run_file(self.record, "weights")
 
     @property
     def checkpoint(self) -> Path:
-        return self._file("checkpoints", ".safetensors")
+        return run_file(self.record, "checkpoints")
 
     @property
     def log(self) -> Path:
-        return self._file("logs", ".csv")
+        return run_file(self.record, "logs")
 
     def network(self) -> Classifier:
         torch.manual_seed(self.settings.seed)
@@ -253,14 +250,9 @@ def finished_record(
     path = None if folder is None else folder / record_name(method_name(model, settings), "", 0, settings.seed)
     if path is None or not path.exists():
         return None
-    record, wanted = read_record(path), identity(model, data, settings)
-    if record.config != wanted:
-        raise ValueError(
-            f"{path} was made with other settings ({difference(record.config, wanted)}): "
-            "give these results another --name, or delete the old ones"
-        )
-    # Of a run that was killed when it had just finished.
-    (path.parent / "checkpoints" / path.name).with_suffix(".safetensors").unlink(missing_ok=True)
+    record = read_record(path)
+    check_settings(path, record.config, identity(model, data, settings))
+    run_file(path, "checkpoints").unlink(missing_ok=True)  # of a run that was killed when it had just finished
     return record
 
 

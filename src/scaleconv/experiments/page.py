@@ -16,7 +16,7 @@ from ..table import Table, terminal_width, wrapped
 from .evaluate import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 from .figures import FORMATS, draw_panels
 from .panels import Line, Panel, of_model, series_values
-from .records import Record, Series, writing
+from .records import Record, Series, run_file, writing
 from .report import counted
 
 TITLES = {
@@ -212,7 +212,7 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
 
 def recipe(record: Record, folder: Path | None = None) -> str:
     """One line of Python that loads the network of a record."""
-    path = Path("weights") / Path(record.name).with_suffix(".safetensors")
+    path = run_file(Path(record.name), "weights")
     name = record.config["network"]["name"]
     factory = f', "{name}"' if ":" in name else ""  # which a file alone does not get called
     return f'network = scaleconv.experiments.load("{path if folder is None else folder / path}"{factory})'

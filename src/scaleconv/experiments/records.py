@@ -31,6 +31,7 @@ from .parsing import brief, build
 DIGITS, LOSS_DIGITS, TIME_DIGITS = 6, 5, 3  # significant digits of a number, of a loss and of an epoch's seconds
 COLUMNS = ("epoch", "train_loss", "seconds", "tested", "test_error")  # of a history
 VALIDATED = ("validated", "val_error")  # of a history with validation errors, besides
+SUFFIXES = {"weights": ".safetensors", "checkpoints": ".safetensors", "logs": ".csv"}  # by folder
 MOST_TOGETHER = 1000  # runs that shared a device
 ROUNDING = 1e-5  # relative: how far rounded numbers may differ that should be equal
 
@@ -114,6 +115,16 @@ def record_name(model: str, point: str, fold: int, seed: int) -> str:
     """The file of a run in the folder of its experiment."""
     at = f"-{point}" if point else ""
     return f"{model}{at}-fold{fold}-seed{seed}.json"
+
+
+def run_file(record: Path, kind: str) -> Path:
+    """Where a run keeps its `weights`, `checkpoints` or `logs`: in a folder beside its record, under the same name.
+
+    Example:
+        >>> run_file(Path("table1/convnet-fold0-seed0.json"), "weights").as_posix()
+        'table1/weights/convnet-fold0-seed0.safetensors'
+    """
+    return record.parent / kind / record.with_suffix(SUFFIXES[kind]).name
 
 
 def write_record(folder: Path, record: Record) -> Path:

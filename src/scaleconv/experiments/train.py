@@ -38,7 +38,7 @@ from ..models.contrastive import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
 from .config import TITLES, DataConfig, Settings
 from .experiment import Experiment, Point
-from .records import Epoch, Series, record_name
+from .records import Epoch, Series, record_name, run_file
 from .sgd import Trainer, TrainerGroup, error_rate
 
 SECONDS_BETWEEN = 5.0  # checkpoints, at least: on a GPU ten epochs may take less time than one
@@ -72,11 +72,11 @@ class Run:
 
     def checkpoint(self, folder: Path) -> Path:
         """The state of the unfinished run."""
-        return folder / "checkpoints" / self.record(folder).with_suffix(".safetensors").name
+        return run_file(self.record(folder), "checkpoints")
 
     def weights(self, folder: Path) -> Path:
         """The weights of the finished run."""
-        return folder / "weights" / self.record(folder).with_suffix(".safetensors").name
+        return run_file(self.record(folder), "weights")
 
     def network(self) -> nn.Module:
         """Its network as it is before training, on the CPU."""
