@@ -19,7 +19,7 @@ from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
 from .config import TITLES
 from .experiment import Experiment, Item
-from .panels import Line, Panel, make_panels, of_model, relative_change, signed_percent
+from .panels import Line, Panel, common_tests, make_panels, of_model, relative_change, shows_change, signed_percent
 from .records import Record, writing
 
 COLOURS = {
@@ -92,7 +92,7 @@ def draw_errors(
     """
     models = [name for name in TITLES if any(record.model == name for record in records)]
     networks = [model for model in models if model not in UNSUPERVISED]
-    tests = {model: _common_tests(of_model(records, model)) for model in networks}
+    tests = {model: common_tests(of_model(records, model)) for model in networks}
     on_the_way = any(len(errors) > 1 for errors in tests.values())
     figure = make_figure(11.5 if on_the_way else 7.0, 4.8)
     bars, *curves = figure.subplots(1, 1 + on_the_way, squeeze=False).flat
@@ -124,16 +124,6 @@ def _error_bars(axis: Any, errors: Mapping[str, Sequence[float]], paper: Mapping
     axis.grid(alpha=0.3, axis="x")
 
 
-def _common_tests(runs: Sequence[Record]) -> dict[int, list[float]]:
-    """The test errors of all runs, by the epochs at which every run was tested."""
-    by_epoch: dict[int, list[float]] = {}
-    for record in runs:
-        for entry in record.history:
-            if entry.test_error is not None:
-                by_epoch.setdefault(entry.epoch, []).append(entry.test_error)
-    return {epoch: errors for epoch, errors in sorted(by_epoch.items()) if len(errors) == len(runs)}
-
-
 def _error_curves(axis: Any, tests: Mapping[str, Mapping[int, Sequence[float]]]) -> None:
     """Test error against the epoch, one line per network: the mean over its runs, and their range."""
     for model, errors in tests.items():
@@ -151,7 +141,7 @@ def _error_curves(axis: Any, tests: Mapping[str, Mapping[int, Sequence[float]]])
 
 def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
     """All panels of an item; beside a single panel of errors, their change against the baseline."""
-    compare = len(panels) == 1 and panels[0].kind == "lines" and bool(panels[0].compared)
+    compare = shows_change(panels)
     groups: dict[object, list[Panel]] = {}
     for number, panel in enumerate(panels):
         groups.setdefault(panel.group or number, []).append(panel)
