@@ -152,7 +152,7 @@ def make_classifier(
     return Classifier(model, mean, std, classes)
 
 
-def describe(model: NetworkSpec | nn.Module) -> dict[str, Any]:
+def network_config(model: NetworkSpec | nn.Module) -> dict[str, Any]:
     """What a record says of the network."""
     if isinstance(model, NetworkSpec):
         return {**asdict(model), "scales": list(model.scales), "layers": list(model.layers)}

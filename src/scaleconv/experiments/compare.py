@@ -18,7 +18,7 @@ from .distributed import join_processes
 from .engine import Engine, Local, Task
 from .fit import finished_record, fit, method_name
 from .items import check_name
-from .page import TITLES, describe, mean_accuracy, recipe, title, write_page
+from .page import TITLES, mean_accuracy, recipe, summary_text, title, write_page
 from .records import Record, read_record, record_name
 from .training import FitSettings
 
@@ -190,7 +190,7 @@ def run_folder(
     order = [method_name(method.spec, method.settings) for method in methods]
     records.sort(key=lambda record: (record.seed, order.index(record.model)))
     written = write_page(records, data, folder)
-    yield f"\n{describe(records)}"
+    yield f"\n{summary_text(records)}"
     yield f"\n{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, written))}"
     yield from (recipe(record, folder) for record in records)
 

@@ -86,7 +86,7 @@ class Local:
             yield task
 
 
-class Processes:
+class LocalPool:
     """Processes of this machine, a task each, which share its cores; for CPUs.
 
     A process that is lost ends the work, and so does an error of a task. The others are stopped; what they have begun
@@ -202,7 +202,7 @@ def open_engine(
             if value is not None:
                 raise ValueError(f"`{option}` (={value}) must be given with the engine ray")
         count = processes or os.cpu_count() or 1
-        yield Local() if count == 1 else Processes(count)
+        yield Local() if count == 1 else LocalPool(count)
         return
     if processes != 1:
         raise ValueError(f"`processes` (={processes}) must be given with the engine local")

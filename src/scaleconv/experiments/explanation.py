@@ -135,11 +135,11 @@ def _refusal(path: Path) -> str:
     return f"`checkpoint` must hold the weights of a finished run, from its folder weights, got {path}"
 
 
-def describe(found: Explanation, classes: Sequence[str]) -> str:
+def prediction_text(found: Explanation, classes: Sequence[str]) -> str:
     """The prediction in words.
 
     Example:
-        >>> describe(Explanation(torch.tensor(1), torch.tensor(0.91234), {}), ("cat", "dog"))
+        >>> prediction_text(Explanation(torch.tensor(1), torch.tensor(0.91234), {}), ("cat", "dog"))
         'class dog, confidence 91.2 %'
     """
     if found.prediction.dim() == 0:

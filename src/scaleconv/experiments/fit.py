@@ -28,7 +28,7 @@ from ..data.loading import ImageData, Order, load_folder
 from ..data.progress import make_progress
 from ..models.images import check_count
 from .checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
-from .classifier import Classifier, NetworkSpec, describe, load, make_classifier
+from .classifier import Classifier, NetworkSpec, load, make_classifier, network_config
 from .distributed import join_processes, joint_norms
 from .evaluate import TEST_SCALES, accuracies, measure_cost, score
 from .records import (
@@ -72,7 +72,7 @@ def method_name(model: NetworkSpec | nn.Module, settings: FitSettings) -> str:
 
 def identity(model: NetworkSpec | nn.Module, data: ImageData, settings: FitSettings) -> dict[str, Any]:
     """All that the weights of a run depend on."""
-    return {"network": describe(model), "data": data.config(), "settings": settings.as_dict()}
+    return {"network": network_config(model), "data": data.config(), "settings": settings.as_dict()}
 
 
 def fit(

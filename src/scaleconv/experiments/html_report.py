@@ -25,7 +25,7 @@ from .figures import COLOURS, MARKERS
 from .panels import Panel, common_tests, make_panels, of_model, relative_change, shows_change, signed_percent
 from .parsing import build
 from .records import Record, writing
-from .report import Recorded, claims_table, footnotes, joined, pictures, read_items
+from .report import Recorded, claims_table, footnotes, joined, pictures, read_recorded
 from .svg import Chart, Curve, Mark, draw_chart, draw_key
 from .tables import as_stated, make_rows, make_tables, mean_and_std
 
@@ -115,7 +115,7 @@ def write_html(results: Path, figures: Path, path: Path, preset: str = "paper") 
         path: the file.
         preset: `paper` or `quick`.
     """
-    text = make_page(read_items(results, preset), figures, preset)
+    text = make_page(read_recorded(results, preset), figures, preset)
     with writing(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
