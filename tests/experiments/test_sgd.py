@@ -280,10 +280,10 @@ def test_mixed_precision_changes_little_and_keeps_float32_weights():
 
 
 def test_errors_are_counted_over_all_batches():
-    scores = torch.eye(10).repeat(3, 1)  # digit i scores class i % 10
-    labels = torch.arange(30) % 10
-    labels[[0, 13, 29]] = 5
-    assert error_rate(torch.nn.Identity(), scores, labels, batch=7) == 10
+    scores = torch.eye(10).repeat(784 + 16, 1)  # digit i scores class i % 10; 7840 of these fit into a batch
+    labels = torch.arange(8000) % 10
+    labels[[0, 13, 7999]] = 5
+    assert error_rate(torch.nn.Identity(), scores, labels) == 100 * 3 / 8000
 
 
 def test_more_to_a_batch_than_there_are_digits_is_refused():

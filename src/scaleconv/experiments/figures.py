@@ -1,4 +1,4 @@
-"""Figures from records. Nothing else draws but `explanation`, what networks saw, and the preview of the data.
+"""Figures of items, from their records alone, by matplotlib; the HTML report draws the same panels as SVG (`svg`).
 
 A model has the same colour in every figure. Figures are written as PNG and SVG, and the same records give the same
 bytes. What an RBM learned is drawn from its weights, which are kept on the machine that trained it.
@@ -70,6 +70,7 @@ FORMATS = ("png", "svg")
 FEW = 20  # tests of a run that are marked on its line
 LETTERS = 50  # that fit under an axis
 GAP = 1  # pixels between two filters
+COLUMNS = 10  # of filters and of samples
 SHOWN = 100  # filters, the first ones and not the best
 
 
@@ -334,7 +335,7 @@ def draw_learned_filters(results: Path, folder: Path, name: str) -> list[Path]:
     return written
 
 
-def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[Path], *, columns: int = 10) -> None:
+def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[Path]) -> None:
     """Write a picture of filters, red where they are positive and blue where negative, beside samples.
 
     Args:
@@ -342,7 +343,6 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
         samples: (N, height, width) in [0, 1], as `train_unsupervised` draws them.
         title: above both.
         paths: their endings name the formats, such as `.png`.
-        columns: tiles in a row.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -353,8 +353,8 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
             raise ValueError(f"`{name}` must be of shape (N, height, width), none of them 0, got {tuple(tiles.shape)}")
     largest = filters.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(filters.dtype).tiny)
     panels = [
-        ("filters", tile(filters / largest, columns, 0.0), "RdBu_r", -1),
-        (f"samples, {STEPS} Gibbs steps from test digits", tile(samples, columns, 1.0), "gray", 0),
+        ("filters", tile(filters / largest, COLUMNS, 0.0), "RdBu_r", -1),
+        (f"samples, {STEPS} Gibbs steps from test digits", tile(samples, COLUMNS, 1.0), "gray", 0),
     ]
     figure = make_figure(12, 6.4)
     for axis, (heading, sheet, colours, lowest) in zip(figure.subplots(1, 2), panels, strict=True):

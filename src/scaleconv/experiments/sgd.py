@@ -253,12 +253,12 @@ class TrainerGroup:
         return captured(step_all, rewind)
 
 
-def error_rate(network: nn.Module, images: Tensor, labels: Tensor, batch: int | None = None) -> float:
+def error_rate(network: nn.Module, images: Tensor, labels: Tensor) -> float:
     """How much the network gets wrong, in percent: of the digits, or of their pixels where every pixel has a label.
 
     The background of a scene is not counted. A CPU takes images in batches that stay in its cache.
     """
-    batch = batch or max(1, (5000 if images.is_cuda else 100) * 28 * 28 // images[0].numel())
+    batch = max(1, (5000 if images.is_cuda else 100) * 28 * 28 // images[0].numel())
     wrong = counted = torch.zeros((), dtype=torch.long, device=images.device)
     with evaluating(network):
         for some, truth in zip(images.split(batch), labels.split(batch), strict=True):

@@ -1,7 +1,6 @@
 """Tables from records: for a terminal, as Markdown, as CSV and as JSON. No number is typed in here.
 
-Table 1 has a row per method, ours beside the paper's numbers. A curve has a row per x and a column per line. A table
-wider than the terminal is split into several with the same first column: a number is never cut.
+Table 1 has a row per method, ours beside the paper's numbers. A curve has a row per x and a column per line.
 """
 
 import csv
