@@ -325,22 +325,8 @@ def _train_group(
     trainers: dict[Run, Trainer] = {}
     histories: dict[Run, list[Epoch]] = {}
     for run, checkpoint in group.items():
-        seen = digits[run]
-        network = run.network().to(seen.train.device)
-        trainers[run] = Trainer(
-            network,
-            seen.train,
-            seen.train_labels,
-            recipe,
-            seed=run.seed,
-            fold=run.fold,
-            augment=recipe.augment or run.model == AUGMENTED,
-            interpolation=run.settings.data.interpolation,
-        )
+        trainers[run] = _make_trainer(run, digits[run], checkpoint, folder)
         histories[run] = list(checkpoint.history) if checkpoint else []
-        if checkpoint:
-            check_shapes(run.checkpoint(folder), checkpoint.tensors, trainers[run].expected(checkpoint.tensors))
-            trainers[run].load_state(checkpoint.tensors)
         watcher.begin(run, len(histories[run]))
     trained = TrainerGroup(list(trainers.values()))
     outcomes: dict[Run, Outcome] = {}
@@ -369,6 +355,25 @@ def _train_group(
             watcher.epoch(run, history[-1])
         saved = time.perf_counter() if due else saved
     return outcomes
+
+
+def _make_trainer(run: Run, digits: RunDigits, checkpoint: Checkpoint | None, folder: Path) -> Trainer:
+    """The network of a run at its beginning, or where its checkpoint has left it."""
+    recipe = run.settings.training
+    trainer = Trainer(
+        run.network().to(digits.train.device),
+        digits.train,
+        digits.train_labels,
+        recipe,
+        seed=run.seed,
+        fold=run.fold,
+        augment=recipe.augment or run.model == AUGMENTED,
+        interpolation=run.settings.data.interpolation,
+    )
+    if checkpoint:
+        check_shapes(run.checkpoint(folder), checkpoint.tensors, trainer.expected(checkpoint.tensors))
+        trainer.load_state(checkpoint.tensors)
+    return trainer
 
 
 def _network_outcome(trainer: Trainer, history: list[Epoch], runs_together: int) -> Outcome:
