@@ -25,7 +25,6 @@ from scaleconv.experiments import FitSettings, NetworkSpec, evaluate, fit, load,
 from scaleconv.experiments import fit as _fit_function
 from scaleconv.experiments.checkpoint import load_checkpoint, write_checkpoint
 from scaleconv.experiments.classifier import Classifier
-from scaleconv.experiments.optimiser import move_average
 from scaleconv.experiments.page import recipe
 from scaleconv.experiments.records import to_columns
 
@@ -327,22 +326,6 @@ def test_only_the_layers_that_match_are_converted():
 def test_a_convnet_of_several_sizes_is_refused():
     with pytest.raises(ValueError, match=r"convnet must have square images of one size .* got images of their own"):
         NetworkSpec("convnet").make(1, None, 2)
-
-
-def test_the_running_mean_is_that_of_the_weights():
-    ours, mean, expected = network(), network(), {}
-    expected = {name: tensor.clone() for name, tensor in mean.state_dict().items()}
-    for _ in range(3):
-        with torch.no_grad():
-            for parameter in ours.parameters():
-                parameter.add_(torch.randn_like(parameter))
-            ours[1].num_batches_tracked += 1
-        move_average(mean, ours, 1 - 0.9)
-        for name, tensor in ours.state_dict().items():
-            whole = not tensor.is_floating_point()
-            expected[name] = tensor.clone() if whole else 0.9 * expected[name] + 0.1 * tensor
-    for name, tensor in mean.state_dict().items():
-        torch.testing.assert_close(tensor, expected[name])
 
 
 def test_the_gradient_is_that_of_the_mean_over_the_batch():
