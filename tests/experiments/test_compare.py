@@ -190,7 +190,7 @@ def test_bad_combinations_are_one_line(run, images, tmp_path):
     refused(
         run(*data, "--model", "lenet"), "`model` must be convnet, resnet18, unet or package.module:factory, got 'lenet'"
     )
-    refused(run(*data, "--variant", "bent"), "`variant` must be some of plain, converted, pyramid, got 'bent'")
+    refused(run(*data, "--variant", "bent"), "`variant` must be some of plain, plain-scale, converted", "got 'bent'")
     refused(run(*data, "--scales", "a,b"), "`scales` must be numbers separated by commas, got 'a,b'")
     refused(run(*data, "--scales", "0.5,2"), "`scales`", "1")
     refused(run(*data, "--split", "0.1"), "`split` must be two shares")

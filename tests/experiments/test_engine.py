@@ -173,7 +173,7 @@ def test_a_share_of_a_gpu_is_checked(run, gpus):
 
 def test_other_options_are_checked(run, tmp_path):
     table1 = ("reproduce", "table1")
-    refused(run(*table1, "--engine", "slurm"), "`engine` must be one of local, ray, got 'slurm'")
+    refused(run(*table1, "--engine", "slurm"), "`engine` must be one of 'local', 'ray', got 'slurm'")
     refused(run(*table1, "--address", "auto"), "`address` (=auto) must be given with the engine ray")
     refused(run(*table1, "--gpus-per-run", "0.5"), "`gpus_per_run` (=0.5) must be given with the engine ray")
     assert not (tmp_path / "results").exists()

@@ -108,7 +108,7 @@ def test_one_point_can_be_chosen():
 
 
 WRONG = {
-    "figure": (("table1", "quick", {"figure.kind": "pie"}), "`kind` of a figure must be one of lines, bars, got 'pie'"),
+    "figure": (("table1", "quick", {"figure.kind": "pie"}), "`figure.kind` must be one of 'lines', 'bars', got 'pie'"),
     "none to train": (("table1", "quick", {"data.held_out": 500}), r"`held_out` \(=500\) must leave .* \(=500\)"),
     "maps of two": (("field", "quick", {"network.maps": [3, 4]}), r"`maps` must be 3 numbers for cnn, got \[3, 4\]"),
     "maps of three": (
@@ -116,12 +116,21 @@ WRONG = {
         r"`maps` must be 2 numbers for convnet, got \[3, 4, 5\]",
     ),
     "val alone": (("table1", "quick", {"data.val": 5}), r"`test` must be above 0 with `val` \(=5\)"),
-    "part": (("field", "quick", {"data.part": "half"}), "`part` must be one of train, test, all, got 'half'"),
-    "optimizer": (("field", "quick", {"training.optimizer": "lbfgs"}), "`optimizer` must be one of sgd, adam, adamw"),
-    "keep": (("field", "quick", {"training.keep": "worst"}), "`keep` must be one of last, best, average, got 'worst'"),
-    "two schedules": (("field", "quick", {"training.cosine": True}), "`cosine` must be off where `drops` are given"),
+    "part": (("field", "quick", {"data.part": "half"}), "`part` must be one of 'train', 'test', 'all', got 'half'"),
+    "optimizer": (
+        ("field", "quick", {"training.optimizer": "lbfgs"}),
+        "`optimizer` must be one of 'sgd', 'adam', 'adamw'",
+    ),
+    "keep": (
+        ("field", "quick", {"training.keep": "worst"}),
+        "`keep` must be one of 'last', 'best', 'average', got 'worst'",
+    ),
+    "two schedules": (
+        ("field", "quick", {"training.cosine": True}),
+        r"`cosine` must be off with `drops` \(=\[2\]\) or `settled` \(=0\)",
+    ),
     "dropout": (("field", "quick", {"network.dropout": 1.0}), "`dropout` must lie between 0 and 1, below 1, got 1.0"),
-    "pool": (("lead", "quick", {"network.pool": "sum"}), "`pool` must be one of max, logsumexp, mean, got 'sum'"),
+    "pool": (("lead", "quick", {"network.pool": "sum"}), "`pool` must be one of 'max', 'logsumexp', 'mean', got 'sum'"),
     "item": (("table9", "quick", {}), "`item` must be one of .*table1.*, got 'table9'"),
     "preset": (("table1", "fast", {}), "`preset` must be one of quick, paper, got 'fast'"),
     "key": (("table1", "quick", {"training.foo": 1}), r"`foo` in table1.toml, \[training\] is unknown"),
@@ -139,6 +148,19 @@ WRONG = {
     "epochs": (("table1", "quick", {"training.epochs": 0}), "`epochs` must be at least 1, got 0"),
     "rate": (("table1", "quick", {"training.learning_rate": -1}), "`learning_rate` must be at least 0, got -1.0"),
     "NaN": (("table1", "quick", {"training.momentum": float("nan")}), "`momentum` must be at least 0, got nan"),
+    "infinite rate": (
+        ("table1", "quick", {"training.learning_rate": float("inf")}),
+        "`learning_rate` must be finite, got inf",
+    ),
+    "infinite noise": (("table1", "quick", {"data.noise": float("inf")}), "`noise` must be finite, got inf"),
+    "infinite factor": (
+        ("table1", "quick", {"training.rescale": [1, float("inf")]}),
+        r"`rescale` must be two finite factors above 0, the smaller first, got \[1.0, inf\]",
+    ),
+    "drops": (
+        ("field", "quick", {"training.drops": [2, -3]}),
+        r"`drops` must be epochs, from 1 on, got \[2, -3\]",
+    ),
     "precision": (("table1", "quick", {"training.precision": "int8"}), "`precision` must be one of .*, got 'int8'"),
     "scales": (("table1", "quick", {"network.scales": [2.0]}), "`scales` must contain 1"),
     "digit scales": (("table1", "quick", {"data.scales": "uniform"}), "`scales` .*must be uniform:LOW,HIGH"),
@@ -146,10 +168,14 @@ WRONG = {
     "point twice": (("fig4a", "quick", {"points": [{}, {}]}), "`points` must hold .* no name twice"),
     "no point": (("fig4a", "quick", {"points": []}), "`points` must hold at least one"),
     "point": (("fig4a", "quick", {"points": [3]}), "`points` in fig4a.toml must be tables .*, got 3"),
-    "measure": (("fig3", "quick", {"measure.kind": "luck"}), "`kind` must be one of test_scales, .*, got 'luck'"),
-    "measured scales": (("fig3", "quick", {"measure.scales": [0]}), r"`scales` must hold positive .*, got \[0.0\]"),
+    "measure": (("fig3", "quick", {"measure.kind": "luck"}), "`kind` must be one of 'test_scales', .*, got 'luck'"),
+    "infinite scale": (
+        ("fig3", "quick", {"measure.scales": [1, float("inf")]}),
+        r"`scales` must hold positive, finite factors for invariance, got \[1.0, inf\]",
+    ),
+    "measured scales": (("fig3", "quick", {"measure.scales": [0]}), r"`scales` must hold positive, .*, got \[0.0\]"),
     "firing": (("fig3", "quick", {"measure.firing": 0}), "`firing` must lie above 0 and not above 1, got 0.0"),
-    "truncate": (("fig5a", "quick", {"data.truncate": "no"}), "`truncate` must be one of error, allow, got 'no'"),
+    "truncate": (("fig5a", "quick", {"data.truncate": "no"}), "`truncate` must be one of 'error', 'allow', got 'no'"),
     "test": (("fig5a", "quick", {"data.test": -1}), "`test` must be at least 0, got -1"),
     "drawn fold": (("fig5a", "quick", {"folds": [-1]}), "`folds` must lie between 0 and 1000000, got -1"),
     "fold seed": (("fig5a", "quick", {"data.fold_seed": -1}), "`fold_seed` must be at least 0, got -1"),
@@ -160,6 +186,10 @@ WRONG = {
     "rbm scales": (("table1", "quick", {"si_rbm.scales": [2.0]}), "`scales` must contain 1"),
     "rbm key": (("table1", "quick", {"rbm.scales": [1.0]}), r"`scales` in table1.toml, \[rbm\] is unknown"),
     "penalties": (("table1", "quick", {"softmax.penalties": []}), r"`penalties` must hold at least one, .* got \[\]"),
+    "infinite penalty": (
+        ("table1", "quick", {"softmax.penalties": [float("inf")]}),
+        r"`penalties` must hold at least one, all finite and none below 0, got \[inf\]",
+    ),
     "held out": (("table1", "quick", {"softmax.held_out": 1}), "`held_out` must lie between 0 and 1, got 1.0"),
     "maps": (("table1", "quick", {"network.maps": [3]}), "`maps` must be two or three positive numbers"),
 }

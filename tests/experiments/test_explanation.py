@@ -13,7 +13,7 @@ from scaleconv.data import Fixed, embedded_digits, load_folder, make_set
 from scaleconv.data.loading import decode
 from scaleconv.experiments import FitSettings, NetworkSpec, fit, load, load_experiment, run_experiment
 from scaleconv.experiments.checkpoint import Checkpoint, load_checkpoint, write_checkpoint
-from scaleconv.experiments.explanation import describe, draw_predictions, load_network, load_trained
+from scaleconv.experiments.explanation import draw_predictions, load_network, load_trained, prediction_text
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_a_dense_prediction_is_described_by_shares_of_the_pixels():
     found = Explanation(labels, torch.tensor([[0.5, 0.5], [1.0, 1.0]]), {})
     classes = (*"0123456789", "background")
     words = "class background 75.0 %, class 4 25.0 % of the pixels, mean confidence 75.0 %"
-    assert describe(found, classes) == words
+    assert prediction_text(found, classes) == words
 
 
 def test_scenes_are_drawn_where_the_weights_of_both_networks_are(tmp_path):

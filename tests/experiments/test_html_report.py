@@ -25,7 +25,7 @@ from scaleconv.experiments.html_report import command, make_charts, make_page
 from scaleconv.experiments.items import parse_override
 from scaleconv.experiments.parsing import build
 from scaleconv.experiments.records import Epoch, write_record
-from scaleconv.experiments.report import Recorded, footnotes, read_items
+from scaleconv.experiments.report import Recorded, footnotes, read_recorded
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "src" / "scaleconv" / "configs"
@@ -69,7 +69,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def found():
-    return read_items(ROOT / "results", "paper")
+    return read_recorded(ROOT / "results", "paper")
 
 
 @pytest.fixture(scope="module")

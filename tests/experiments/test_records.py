@@ -124,30 +124,36 @@ DAMAGE = {
     "no checksum": (lambda text: text.replace('"checksum":', '"label":'), "its checksum does not agree"),
     "key": (lambda text: changed(text, error=5.0), "`error` in the record is unknown"),
     "type": (lambda text: changed(text, fold="0"), "`fold` in the record must be int, got '0'"),
-    "error": (lambda text: changed(text, test_error=101), "`test_error` a percentage"),
-    "below 0": (lambda text: changed(text, test_error=-1), "`test_error` a percentage"),
+    "error": (lambda text: changed(text, test_error=101), "`test_error` must be a percentage, got 101"),
+    "below 0": (lambda text: changed(text, test_error=-1), "`test_error` must be a percentage, got -1"),
     "not last": (
         lambda text: changed(text, test_error=4.9),
         r"`test_error` \(=4.9\) must be the last of its history \(=5.0\)",
     ),
-    "no error": (lambda text: changed(text, test_error=None), "`test_error` must be there where no"),
+    "no error": (
+        lambda text: changed(text, test_error=None),
+        "`test_error` must be there where no `series` is, got None",
+    ),
     "NaN": (lambda text: text.replace('"seconds": 1.0', '"seconds": NaN'), "NaN is not a number"),
     "fold": (lambda text: changed(text, fold=1), "it is of convnet-fold1-seed0"),
     "point": (lambda text: changed(text, point="maps9"), "it is of convnet-maps9-fold0-seed0"),
-    "series": (lambda text: changed(text, series={"a": {"x": [1], "y": []}}), "a value for each x"),
+    "series": (lambda text: changed(text, series={"a": {"x": [1], "y": []}}), "a value for each x, got 0 for 1 in a"),
     "mean": (
         lambda text: changed(text, series={"test_error": {"x": [1, 2], "y": [5.0, 7.0]}}),
         r"`test_error` \(=5.0\) must be the mean of its series \(=6.0\)",
     ),
-    "history": (lambda text: changed(text, history={}), "`history` must have the columns epoch"),
+    "history": (lambda text: changed(text, history={}), r"`history` must have the columns epoch, .*, got \{\}"),
     "old history": (lambda text: changed(text, history=[{"epoch": 1}]), "is missing"),
     "empty": (lambda text: changed(text, history=[]), "`history` must have the 3 epochs of `config`, .* got 0"),
     "short": (lambda text: changed(text, history=columns()), "or end where the loss has settled, got 1"),
     "long": (lambda text: changed(text, history=epochs(4)), "`history` must have the 3 epochs of `config`, .* got 4"),
-    "columns": (lambda text: changed(text, history=columns(seconds=[])), "a value for each epoch"),
+    "columns": (lambda text: changed(text, history=columns(seconds=[])), "a value for each epoch, .*'seconds': 0"),
     "tested": (lambda text: changed(text, history=columns(tested=[7])), "an error for each that was tested"),
-    "order": (lambda text: changed(text, history=columns(epoch=[2], tested=[2])), "must count from 1"),
-    "config": (lambda text: changed(text, config={}), "`config` must have the section data"),
+    "order": (
+        lambda text: changed(text, history=columns(epoch=[2], tested=[2])),
+        r"must count from 1 without a gap, got \[2\]",
+    ),
+    "config": (lambda text: changed(text, config={}), r"`config` must have the section data, got \[\]"),
     "setting": (
         lambda text: changed(text, config={"data": 3, "network": {}, "training": {}}),
         "must be a table, got 3",
@@ -155,7 +161,7 @@ DAMAGE = {
     "together": (lambda text: changed(text, runs_together=0), "`runs_together` must be from 1 to 1000, got 0"),
     "all together": (lambda text: changed(text, runs_together=10**400), "`runs_together` must be from 1 to 1000"),
     "large": (lambda text: changed(text, seconds=10**400), "`seconds` in the record must be float, got 1000"),
-    "device": (lambda text: changed(text, environment={}), "`environment` must name the device"),
+    "device": (lambda text: changed(text, environment={}), "`environment` must name the device, got None"),
 }
 
 

@@ -1,5 +1,7 @@
 """A step of training against the recipe written out by hand; networks trained at once end as if each were alone."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -250,6 +252,14 @@ def test_a_network_is_tested_without_dropout_and_trains_on_with_it():
     assert trainer.tested is trainer.network
 
 
+def test_a_test_leaves_every_module_in_its_own_mode_even_where_it_fails():
+    network = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.BatchNorm2d(1).eval(), torch.nn.Flatten())
+    for images in (torch.rand(4, 1, 3, 3), torch.rand(4, 2, 3, 3)):
+        with nullcontext() if images.shape[1] == 1 else pytest.raises(RuntimeError):
+            error_rate(network, images, torch.zeros(4, dtype=torch.long))
+        assert [module.training for module in network.modules()] == [True, True, False, True]
+
+
 def test_factors_of_the_uniform_law_lie_evenly_between_the_ends():
     found = augmented(1, rescale=(0.5, 2.0), rescale_law="uniform").factors
     assert 0.5 <= found.min() < 0.55
@@ -270,10 +280,10 @@ def test_mixed_precision_changes_little_and_keeps_float32_weights():
 
 
 def test_errors_are_counted_over_all_batches():
-    scores = torch.eye(10).repeat(3, 1)  # digit i scores class i % 10
-    labels = torch.arange(30) % 10
-    labels[[0, 13, 29]] = 5
-    assert error_rate(torch.nn.Identity(), scores, labels, batch=7) == 10
+    scores = torch.eye(10).repeat(784 + 16, 1)  # digit i scores class i % 10; 7840 of these fit into a batch
+    labels = torch.arange(8000) % 10
+    labels[[0, 13, 7999]] = 5
+    assert error_rate(torch.nn.Identity(), scores, labels) == 100 * 3 / 8000
 
 
 def test_more_to_a_batch_than_there_are_digits_is_refused():

@@ -155,13 +155,13 @@ def show(
 ) -> None:
     """Show an experiment from its records, without running anything."""
     from scaleconv.experiments import check_name, load_item, read_records
-    from scaleconv.experiments.page import describe, is_of_images
+    from scaleconv.experiments.page import is_of_images, summary_text
     from scaleconv.experiments.report import check_item, find_folder, print_json, print_tables
 
     folder = find_folder(results, check_name(name))
     records = [] if folder is None else read_records(folder)
     if is_of_images(records):
-        typer.echo(describe(records, as_json=as_json))
+        typer.echo(summary_text(records, as_json=as_json))
         return
     loaded = load_item(item or name.partition("-")[0])
     if folder is None:
@@ -215,7 +215,11 @@ def train(
     task: Task = "classification",
     model: Network = None,
     variant: Annotated[
-        str, typer.Option(help="Some of plain,converted,pyramid: each is trained, all are shown side by side.")
+        str,
+        typer.Option(
+            help="Some of plain,converted,pyramid, or plain-scale, … for rescaled training images: each is trained, "
+            "all are shown side by side."
+        ),
     ] = "plain,converted",
     scales: NetworkScales = None,
     layers: Layers = None,
@@ -313,15 +317,15 @@ def explain(
 
     That is its prediction, and for each layer which scale won, and by what response.
     """
-    from scaleconv.experiments.explanation import describe, draw_explanation, load_trained
+    from scaleconv.experiments.explanation import draw_explanation, load_trained, prediction_text
 
     if out.suffix not in (".png", ".svg"):
         raise ValueError(f"`out` must end in .png or .svg, got {out}")
     trained = load_trained(checkpoint, data_dir)
     pixels, classes = trained.read(image), trained.network.classes
     found = trained.explain(pixels)
-    typer.echo(f"{image}: {describe(found, classes)}")
-    draw_explanation(pixels, found, classes, f"{image.name}: {describe(found, classes)}", [out])
+    typer.echo(f"{image}: {prediction_text(found, classes)}")
+    draw_explanation(pixels, found, classes, f"{image.name}: {prediction_text(found, classes)}", [out])
     typer.echo(out)
     _next(f"open {out}; scaleconv demo shows the same live, for small networks of its own")
 

@@ -136,6 +136,15 @@ def _layout(tensor: Tensor | None) -> tuple[Any, Any]:
     return (None, None) if tensor is None else (tuple(tensor.shape), tensor.dtype)
 
 
+def check_settings(path: Path, before: Any, now: Any) -> None:
+    """Refuse a record that was made with other settings than those of now, since the two cannot be compared."""
+    if before != now:
+        raise ValueError(
+            f"{path} was made with other settings ({brief(difference(before, now))}): "
+            "give these results another --name, or delete the old ones"
+        )
+
+
 def difference(before: Any, now: Any, key: str = "") -> str:
     """The first setting in which two runs differ, in words."""
     if isinstance(before, dict) and isinstance(now, dict):

@@ -21,7 +21,7 @@ from .config import TITLES
 from .experiment import Item
 from .panels import Line, Panel, Repeat, make_panels, relative_change, signed_percent
 from .records import Record
-from .tables import run_errors
+from .tables import as_stated, run_errors
 
 OURS, BASE = "si_convnet", "convnet"
 # Of table 1, the method and what the paper compares it with.
@@ -87,7 +87,7 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
             mean, *std = item.paper[model]
             values = list(errors[model].values())
             found = interval(values, against=Summary(mean, std[0], PAPER_FOLDS) if std else None)
-            paper = f"{TITLES[model]}: {' ± '.join(f'{value:.2f}' for value in item.paper[model])} %"
+            paper = f"{TITLES[model]}: {as_stated(item.paper[model])} %"
             ours = f"{fmean(values):.2f} %{_gap(found, mean) if std else _bounds(found)}, n = {len(values)}"
             claims.append(Claim(paper, ours, compare(found, mean)))
     for model, other in PAIRS:
@@ -124,7 +124,7 @@ def _below_one(item: Item, records: Sequence[Record], ours: str, base: str) -> l
 @register("published")
 def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The best published error at each point, by its label, beside the lowest of ours."""
-    panel = next(iter(make_panels(item, records)), Panel("", "", "", []))
+    panel = _first_panel(item, records)
     claims = []
     for x in panel.xs:
         values = {line.title: list(line.values[x].values()) for line in panel.lines if line.values.get(x)}
@@ -167,7 +167,9 @@ def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
         where = name.partition(" at ")[2]
         found = changes.get(float(where), {}) if where else _mean_over_points(changes)
         if found:
-            text = f"error vs ConvNet {f'at scale {where}' if where else 'on average'}: {signed_percent(-paper, 0)}"
+            text = (
+                f"error vs {TITLES[BASE]} {f'at scale {where}' if where else 'on average'}: {signed_percent(-paper, 0)}"
+            )
             claims.append(_percentage(text, list(found.values()), -paper))
     return claims
 
@@ -191,7 +193,7 @@ def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
     means = " against ".join(f"{fmean(slopes.values()):.2f}" for slopes in (ours, base))
     text = f"{means} points per unit of half-width; {_difference(slower)}"
     verdict = None if found is None else SAME if found.high < 0 else WORSE
-    return [Claim("the error of SI-ConvNet grows more slowly with the range", text, verdict)]
+    return [Claim(f"the error of {TITLES[OURS]} grows more slowly with the range", text, verdict)]
 
 
 @register("invariant")
@@ -207,7 +209,7 @@ def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
     verdict = None
     if all(found.values()) and len(found) == len(panel.xs):
         verdict = SAME if all(each is not None and each.low > 0 for each in found.values()) else WORSE
-    return [Claim("SI-ConvNet more invariant at every layer", text, verdict)]
+    return [Claim(f"{TITLES[OURS]} more invariant at every layer", text, verdict)]
 
 
 @register("operations")
@@ -225,6 +227,11 @@ def _operations(item: Item, records: Sequence[Record]) -> list[Claim]:
     return claims
 
 
+def _first_panel(item: Item, records: Sequence[Record]) -> Panel:
+    """The panel that a claim is about; an empty one where there is nothing to draw."""
+    return next(iter(make_panels(item, records)), Panel("", "", "", []))
+
+
 Networks = tuple[Line, Line]  # with scale-invariant layers, and what it is compared with
 
 
@@ -232,7 +239,7 @@ def _compared(
     item: Item, records: Sequence[Record], ours: str = OURS, base: str = BASE
 ) -> tuple[Panel, Networks | None]:
     """The first panel, and the two networks in it if both are there."""
-    panel = next(iter(make_panels(item, records)), Panel("", "", "", []))
+    panel = _first_panel(item, records)
     found = {line.model: line for line in panel.lines if not line.control}
     return panel, ((found[ours], found[base]) if ours in found and base in found else None)
 
@@ -245,7 +252,7 @@ def _paired(ours: ByRepeat, base: ByRepeat, combine: Callable[[float, float], fl
 def _differences(
     panel: Panel, lines: Networks, combine: Callable[[float, float], float] = lambda a, b: a - b
 ) -> dict[float, dict[Repeat, float]]:
-    """SI-ConvNet less ConvNet at each x, for each repeat."""
+    """The first network less the second at each x, for each repeat."""
     return {x: _paired(lines[0].values.get(x, {}), lines[1].values.get(x, {}), combine) for x in panel.xs}
 
 

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from ..data.folders import Size
 from ..data.loading import TASKS
 from ..models.convnet import ConvNet, Shape
+from ..models.images import check_count
 from ..models.resnet import make_resnet18
 from ..models.unet import UNet
 from ..nn import ScaleInvariant, convert
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.signature import DEFAULT_SCALES, check_choice, check_scales
 from .checkpoint import load_checkpoint, make_fitting
 from .parsing import brief, build
 
@@ -59,8 +60,7 @@ class NetworkSpec:
     def __post_init__(self) -> None:
         if self.name not in MODELS and ":" not in self.name:
             raise ValueError(f"`model` must be {', '.join(MODELS)} or package.module:factory, got {self.name!r}")
-        if self.variant not in VARIANTS:
-            raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {self.variant!r}")
+        check_choice("variant", self.variant, VARIANTS)
         check_scales(self.scales)
 
     @property
@@ -152,7 +152,7 @@ def make_classifier(
     return Classifier(model, mean, std, classes)
 
 
-def describe(model: NetworkSpec | nn.Module) -> dict[str, Any]:
+def network_config(model: NetworkSpec | nn.Module) -> dict[str, Any]:
     """What a record says of the network."""
     if isinstance(model, NetworkSpec):
         return {**asdict(model), "scales": list(model.scales), "layers": list(model.layers)}
@@ -169,11 +169,12 @@ class _Seen:
     task: str = TASKS[0]
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {self.task!r}")
-        numbers = (len(self.classes), self.channels, *(self.size or (1, 1)))
-        if len(numbers) != 4 or min(numbers) < 1:
-            raise ValueError("`classes`, `channels` and the two numbers of `size` must be at least 1")
+        check_choice("task", self.task, TASKS)
+        if not self.classes:
+            raise ValueError(f"`classes` must be at least one name, got {list(self.classes)}")
+        check_count("channels", self.channels)
+        if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
+            raise ValueError(f"`size` must be two numbers of at least 1, or none, got {list(self.size)}")
 
 
 SEEN = tuple(field.name for field in fields(_Seen))

@@ -13,12 +13,12 @@ from typing import Any
 
 from ..data.loading import ImageData, check_task, load_folder
 from ..ops.signature import DEFAULT_SCALES
-from .classifier import DEFAULT_MODELS, VARIANTS, NetworkSpec
+from .classifier import DEFAULT_MODELS, NetworkSpec
 from .distributed import join_processes
 from .engine import Engine, Local, Task
 from .fit import finished_record, fit, method_name
 from .items import check_name
-from .page import TITLES, describe, mean_accuracy, recipe, title, write_page
+from .page import TITLES, mean_accuracy, recipe, summary_text, title, write_page
 from .records import Record, read_record, record_name
 from .training import FitSettings
 
@@ -43,7 +43,7 @@ def make_methods(spec: NetworkSpec, settings: FitSettings, names: Iterable[str])
     for name in names:
         variant, _, suffix = name.partition("-")
         if name not in TITLES:
-            raise ValueError(f"`variant` must be some of {', '.join(VARIANTS)}, got {name!r}")
+            raise ValueError(f"`variant` must be some of {', '.join(TITLES)}, got {name!r}")
         augment = (*settings.augment, "scale") if suffix and "scale" not in settings.augment else settings.augment
         methods.append(Method(replace(spec, variant=variant), replace(settings, augment=augment)))
     return methods
@@ -190,7 +190,7 @@ def run_folder(
     order = [method_name(method.spec, method.settings) for method in methods]
     records.sort(key=lambda record: (record.seed, order.index(record.model)))
     written = write_page(records, data, folder)
-    yield f"\n{describe(records)}"
+    yield f"\n{summary_text(records)}"
     yield f"\n{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, written))}"
     yield from (recipe(record, folder) for record in records)
 

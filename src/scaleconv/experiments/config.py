@@ -3,7 +3,9 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,8 @@ from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
 from ..nn.scale_invariant import NORMS, SIZES
 from ..ops.levels import POOLS
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.signature import DEFAULT_SCALES, check_choice, check_scales
+from .parsing import brief
 
 # All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.
 RBMS = {name: UNSUPERVISED[name] for name in ("rbm", "si_rbm")}
@@ -112,6 +115,7 @@ class DataConfig:
         check_least(self, 1, "size", "train")
         counts = ("test", "val", "tested", "held_out", "scene", "pieces", "noise", "seed")
         check_least(self, 0, *counts, *(("fold_seed",) if self.test else ()))
+        check_finite(self, "noise")
         check_most(self, LARGEST_CANVAS, "size")
         check_most(self, LARGEST_SEED, "seed", "fold_seed")
         if self.held_out >= self.train:
@@ -119,12 +123,10 @@ class DataConfig:
         check_least(self, 2, "sets")
         if (self.val or self.stratified) and not self.test:
             raise ValueError(f"`test` must be above 0 with `val` (={self.val}) or `stratified` (={self.stratified})")
-        choices = {"truncate": TRUNCATIONS, "interpolation": INTERPOLATIONS, "part": (*PARTS, ALL, "")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(filter(None, known))}, got {getattr(self, name)!r}"
-                )
+        check_choice("truncate", self.truncate, TRUNCATIONS)
+        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+        if self.part:
+            check_choice("part", self.part, (*PARTS, ALL))
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,7 @@ class NetworkConfig:
         check_scales(self.scales)
         choices = {"align": ALIGNMENTS, "border": BORDERS, "pool": POOLS, "norm": NORMS, "levels": SIZES}
         for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), known)
         if self.antialias and (self.align, self.border) != ("exact", "absent"):
             raise ValueError(f"`antialias` must be off with `align` (={self.align}) and `border` (={self.border})")
         if self.second_scales:
@@ -263,16 +264,22 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         check_least(self, 1, "epochs", "batch", "evaluate_every", "checkpoint_every")
         check_least(self, 0, "settled", "steps", "learning_rate", "momentum", "weight_decay", "bias_rate")
-        if len(self.rescale) != 2 or not 0 < self.rescale[0] <= self.rescale[1]:
-            raise ValueError(f"`rescale` must be two factors above 0, the smaller first, got {list(self.rescale)}")
+        check_finite(self, "settled", "learning_rate", "momentum", "weight_decay", "bias_rate")
+        if len(self.rescale) != 2 or not 0 < self.rescale[0] <= self.rescale[1] < math.inf:
+            raise ValueError(
+                f"`rescale` must be two finite factors above 0, the smaller first, got {list(self.rescale)}"
+            )
+        if min(self.drops, default=1) < 1:
+            raise ValueError(f"`drops` must be epochs, from 1 on, got {list(self.drops)}")
         for name, known in TRAINING_CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), known)
         for name in ("smoothing", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must lie between 0 and 1, below 1, got {getattr(self, name)}")
         if self.cosine and (self.drops or self.settled):
-            raise ValueError("`cosine` must be off where `drops` are given, or training ends when it has settled")
+            raise ValueError(
+                f"`cosine` must be off with `drops` (={list(self.drops)}) or `settled` (={self.settled:g}), got True"
+            )
 
     @property
     def varies(self) -> bool:
@@ -329,16 +336,16 @@ class MeasureConfig:
     top: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.kind and self.kind not in MEASURES:
-            raise ValueError(f"`kind` must be one of {', '.join(MEASURES)}, got {self.kind!r}")
+        if self.kind:
+            check_choice("kind", self.kind, tuple(MEASURES))
         check_least(self, 0, "digits", "digits_at")
-        if self.neuron not in NEURONS:
-            raise ValueError(f"`neuron` must be one of {', '.join(NEURONS)}, got {self.neuron!r}")
+        check_finite(self, "digits_at")
+        check_choice("neuron", self.neuron, tuple(NEURONS))
         for name in ("firing", "top"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` must lie above 0 and not above 1, got {getattr(self, name)}")
-        if self.kind and not (self.scales and min(self.scales) > 0):
-            raise ValueError(f"`scales` must hold positive factors for {self.kind}, got {list(self.scales)}")
+        if self.kind and not (self.scales and all(0 < scale < math.inf for scale in self.scales)):
+            raise ValueError(f"`scales` must hold positive, finite factors for {self.kind}, got {list(self.scales)}")
 
 
 @dataclass(frozen=True)
@@ -376,8 +383,10 @@ class SoftmaxConfig:
     held_out: float = 0.2
 
     def __post_init__(self) -> None:
-        if not self.penalties or not min(self.penalties) >= 0:
-            raise ValueError(f"`penalties` must hold at least one, none below 0, got {list(self.penalties)}")
+        if not self.penalties or not all(0 <= penalty < math.inf for penalty in self.penalties):
+            raise ValueError(
+                f"`penalties` must hold at least one, all finite and none below 0, got {list(self.penalties)}"
+            )
         if not 0 < self.held_out < 1:
             raise ValueError(f"`held_out` must lie between 0 and 1, got {self.held_out}")
 
@@ -428,3 +437,14 @@ def check_most(config: Any, most: float, *names: str) -> None:
     for name in names:
         if getattr(config, name) > most:
             raise ValueError(f"`{name}` must be at most {most}, got {getattr(config, name)}")
+
+
+def check_finite(config: Any, *names: str) -> None:
+    """Refuse what a record cannot hold: infinity, NaN, and an integer that is too large for a float."""
+    for name in names:
+        value = getattr(config, name)
+        finite = False
+        with suppress(OverflowError):
+            finite = not isinstance(value, Real) or math.isfinite(value)  # what is no number is refused elsewhere
+        if not finite:
+            raise ValueError(f"`{name}` must be finite, got {brief(value)}")

@@ -22,9 +22,8 @@ from ..nn import SIConv2d
 from ..ops import macs
 from ..ops.resampling import linear_map
 from ..ops.signature import make_signature
-from .checkpoint import difference
+from .checkpoint import check_settings
 from .engine import Engine
-from .experiment import FigureConfig
 from .items import STUDIES
 from .panels import Line, Panel, make_panels, of_model, series_values
 from .records import Record, Series, describe_environment, read_record, record_name, write_record
@@ -80,8 +79,6 @@ class CostStudy:
     calls: int = 10
     claim: str = ""
     checks: tuple[str, ...] = ()
-    baseline: str = "conv2d"
-    figure: FigureConfig = field(default_factory=FigureConfig)
     paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -141,7 +138,8 @@ def run_cost(study: CostStudy, folder: Path, *, device: str = "cpu", watcher: Wa
         if not path.exists():
             write_record(folder, _measure(study, layer, method, fold, folder.name, device))
         watcher.end(f"{METHODS[method]}, {layer.title}, repeat {fold}")
-        records.append(_check(read_record(path), study, path))
+        records.append(record := read_record(path))
+        check_settings(path, record.config, _config(study))
     return records
 
 
@@ -220,15 +218,6 @@ def _config(study: CostStudy) -> dict[str, Any]:
     kept = ("layers", "batch", "largest", "counts", "calls")
     values: dict[str, Any] = json.loads(json.dumps({name: asdict(study)[name] for name in kept}))
     return {"cost": values}
-
-
-def _check(record: Record, study: CostStudy, path: Path) -> Record:
-    if record.config != _config(study):
-        raise ValueError(
-            f"{path} was made with other settings ({difference(record.config, _config(study))}): "
-            "give these results another --name, or delete the old ones"
-        )
-    return record
 
 
 STUDIES["cost"] = CostStudy

@@ -24,7 +24,8 @@ from typing import Any, Protocol
 
 import torch
 
-from .records import writing
+from ..ops.signature import check_choice
+from .records import run_file, writing
 from .sgd import choose_device
 
 ENGINES = ("local", "ray")
@@ -49,7 +50,7 @@ class Task:
 
     def checkpoints(self, folder: Path) -> list[Path]:
         """Where it leaves its checkpoints."""
-        return [folder / "checkpoints" / Path(name).with_suffix(".safetensors") for name in self.records]
+        return [run_file(folder / name, "checkpoints") for name in self.records]
 
 
 Work = Callable[[Any, Path], None]  # does a task, given `Task.what` and the folder for its files
@@ -85,7 +86,7 @@ class Local:
             yield task
 
 
-class Processes:
+class LocalPool:
     """Processes of this machine, a task each, which share its cores; for CPUs.
 
     A process that is lost ends the work, and so does an error of a task. The others are stopped; what they have begun
@@ -193,8 +194,7 @@ def open_engine(
         ImportError: Ray is not installed.
         OSError: there is no cluster at the address.
     """
-    if name not in ENGINES:
-        raise ValueError(f"`engine` must be one of {', '.join(ENGINES)}, got {name!r}")
+    check_choice("engine", name, ENGINES)
     if not 0 <= processes <= MOST_PROCESSES:
         raise ValueError(f"`processes` must lie between 0 and {MOST_PROCESSES}, got {processes}")
     if name == "local":
@@ -202,7 +202,7 @@ def open_engine(
             if value is not None:
                 raise ValueError(f"`{option}` (={value}) must be given with the engine ray")
         count = processes or os.cpu_count() or 1
-        yield Local() if count == 1 else Processes(count)
+        yield Local() if count == 1 else LocalPool(count)
         return
     if processes != 1:
         raise ValueError(f"`processes` (={processes}) must be given with the engine local")

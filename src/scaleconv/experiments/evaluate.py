@@ -1,7 +1,6 @@
 """What a trained network gets right at every scale of the test images, and what it costs."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -15,6 +14,7 @@ from ..data.loading import ImageSet, Order
 from ..data.masks import IGNORE
 from ..metrics.timing import milliseconds
 from ..nn import SIConv2d
+from ..nn.observe import evaluating, hooked
 from ..ops import macs
 from .distributed import ALONE, Processes
 from .records import Series
@@ -24,18 +24,6 @@ BATCH, MASKED_BATCH = 128, 16
 GROUPS = 4  # of test images by size
 TIMINGS = 5
 BY_SCALE, BY_SIZE, IOU_BY_SCALE = "accuracy by scale", "accuracy by size", "mean IoU by scale"
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """In evaluation mode, without gradients, and back."""
-    before = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        network.train(before)
 
 
 @dataclass(frozen=True)
@@ -173,13 +161,8 @@ def count_macs(network: nn.Module, image: Tensor) -> int:
         elif isinstance(layer, nn.Linear):
             total += output.numel() * layer.in_features
 
-    hooks = [layer.register_forward_hook(count) for layer in network.modules()]
-    try:
-        with torch.no_grad():
-            network(image)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked([layer.register_forward_hook(count) for layer in network.modules()]), torch.no_grad():
+        network(image)
     return total
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..models import DENSE, UNSUPERVISED
+from ..ops.signature import check_choice
 from .config import LARGEST_SEED, TITLES, Settings, check_least, check_most
 
 FIGURES = ("lines", "bars")
@@ -51,8 +52,7 @@ class FigureConfig:
     log_y: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in FIGURES:
-            raise ValueError(f"`kind` of a figure must be one of {', '.join(FIGURES)}, got {self.kind!r}")
+        check_choice("figure.kind", self.kind, FIGURES)
 
 
 class Item(Protocol):

@@ -135,11 +135,11 @@ def _refusal(path: Path) -> str:
     return f"`checkpoint` must hold the weights of a finished run, from its folder weights, got {path}"
 
 
-def describe(found: Explanation, classes: Sequence[str]) -> str:
+def prediction_text(found: Explanation, classes: Sequence[str]) -> str:
     """The prediction in words.
 
     Example:
-        >>> describe(Explanation(torch.tensor(1), torch.tensor(0.91234), {}), ("cat", "dog"))
+        >>> prediction_text(Explanation(torch.tensor(1), torch.tensor(0.91234), {}), ("cat", "dog"))
         'class dog, confidence 91.2 %'
     """
     if found.prediction.dim() == 0:
@@ -196,17 +196,14 @@ def draw_explanation(
     save_figure(figure, title.replace("$", r"\$"), "", paths)  # names of files and classes are no formulas
 
 
-def draw_predictions(
-    results: Path, folder: Path, name: str, data_dir: Path | None = None, *, count: int = 1
-) -> list[Path]:
-    """Draw scenes as the networks of an experiment labelled them, if their weights are there.
+def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | None = None) -> list[Path]:
+    """Draw a scene for each point as the networks of an experiment labelled it, if their weights are there.
 
     Args:
         results: folder of the experiment.
         folder: of the picture.
         name: how its name begins.
         data_dir: directory of the digits, if they are not the embedded ones.
-        count: of the scenes for each point.
 
     Returns:
         The picture, or nothing.
@@ -219,33 +216,33 @@ def draw_predictions(
     if not pairs:
         return []
     store = DigitStore("cpu", data_dir)
-    figure = make_figure(11.5, 2.25 * count * len(pairs) + 0.9)
-    axes = figure.subplots(count * len(pairs), 5, squeeze=False)
-    for index, (scales, found) in enumerate(pairs.items()):
+    figure = make_figure(11.5, 2.25 * len(pairs) + 0.9)
+    axes = figure.subplots(len(pairs), 5, squeeze=False)
+    for row, (scales, found) in zip(axes, pairs.items(), strict=True):
         data = found["fcn"][1].settings.data
         seen = store.of(data, found["fcn"][1].fold)
         scenes = compose(seen.originals, seen.original_labels, MIXED, data, test=True, count=100)
-        for row, pick in zip(axes[index * count : (index + 1) * count], _fullest(scenes.labels, count), strict=True):
-            pixels, labels = scenes.images[pick], scenes.labels[pick]
-            _show_image(row[0], pixels, f"scene; trained at {_range(scales)}")
-            _show_labels(row[1], labels, "labels")
-            for axis, (network, run) in zip(row[2:], (found["fcn"], found["si_fcn"]), strict=False):
-                right = 100 - error_rate(network, (pixels - seen.mean).unsqueeze(0), labels.unsqueeze(0))
-                with torch.no_grad():
-                    predicted = network((pixels - seen.mean).unsqueeze(0)).argmax(1)[0]
-                _show_labels(axis, predicted, f"{NETWORKS[run.model]}: {right:.0f} % of digit pixels")
-            view = explain(found["si_fcn"][0], pixels - seen.mean).layers[SHOWN_LAYER]
-            shown = _show_winners(row[4], view, f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}")
+        pick = _fullest(scenes.labels)
+        pixels, labels = scenes.images[pick], scenes.labels[pick]
+        _show_image(row[0], pixels, f"scene; trained at {_range(scales)}")
+        _show_labels(row[1], labels, "labels")
+        for axis, (network, run) in zip(row[2:], (found["fcn"], found["si_fcn"]), strict=False):
+            right = 100 - error_rate(network, (pixels - seen.mean).unsqueeze(0), labels.unsqueeze(0))
+            with torch.no_grad():
+                predicted = network((pixels - seen.mean).unsqueeze(0)).argmax(1)[0]
+            _show_labels(axis, predicted, f"{NETWORKS[run.model]}: {right:.0f} % of digit pixels")
+        view = explain(found["si_fcn"][0], pixels - seen.mean).layers[SHOWN_LAYER]
+        shown = _show_winners(row[4], view, f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}")
     _scale_bar(figure, shown, view, axes[:, -1])
     path = folder / f"{name}-predictions.png"
     save_figure(figure, "Scenes of digits at different scales, labelled pixel by pixel", "", [path])
     return [path]
 
 
-def _fullest(labels: Tensor, count: int) -> list[int]:
-    """The scenes with the most classes among the first hundred, as examples that show much."""
-    classes = [len(scene.unique()) for scene in labels[:100]]
-    return sorted(range(len(classes)), key=lambda index: -classes[index])[:count]
+def _fullest(labels: Tensor) -> int:
+    """The first of the scenes with the most classes, as an example that shows much."""
+    classes = [len(scene.unique()) for scene in labels]
+    return classes.index(max(classes))
 
 
 def _range(scales: str) -> str:

@@ -1,4 +1,4 @@
-"""Figures from records. Nothing else draws but `explanation`, what networks saw, and the preview of the data.
+"""Figures of items, from their records alone, by matplotlib; the HTML report draws the same panels as SVG (`svg`).
 
 A model has the same colour in every figure. Figures are written as PNG and SVG, and the same records give the same
 bytes. What an RBM learned is drawn from its weights, which are kept on the machine that trained it.
@@ -19,7 +19,7 @@ from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
 from .config import TITLES
 from .experiment import Experiment, Item
-from .panels import Line, Panel, make_panels, of_model, relative_change, signed_percent
+from .panels import Line, Panel, common_tests, make_panels, of_model, relative_change, shows_change, signed_percent
 from .records import Record, writing
 
 COLOURS = {
@@ -70,6 +70,7 @@ FORMATS = ("png", "svg")
 FEW = 20  # tests of a run that are marked on its line
 LETTERS = 50  # that fit under an axis
 GAP = 1  # pixels between two filters
+COLUMNS = 10  # of filters and of samples
 SHOWN = 100  # filters, the first ones and not the best
 
 
@@ -92,7 +93,7 @@ def draw_errors(
     """
     models = [name for name in TITLES if any(record.model == name for record in records)]
     networks = [model for model in models if model not in UNSUPERVISED]
-    tests = {model: _common_tests(of_model(records, model)) for model in networks}
+    tests = {model: common_tests(of_model(records, model)) for model in networks}
     on_the_way = any(len(errors) > 1 for errors in tests.values())
     figure = make_figure(11.5 if on_the_way else 7.0, 4.8)
     bars, *curves = figure.subplots(1, 1 + on_the_way, squeeze=False).flat
@@ -124,16 +125,6 @@ def _error_bars(axis: Any, errors: Mapping[str, Sequence[float]], paper: Mapping
     axis.grid(alpha=0.3, axis="x")
 
 
-def _common_tests(runs: Sequence[Record]) -> dict[int, list[float]]:
-    """The test errors of all runs, by the epochs at which every run was tested."""
-    by_epoch: dict[int, list[float]] = {}
-    for record in runs:
-        for entry in record.history:
-            if entry.test_error is not None:
-                by_epoch.setdefault(entry.epoch, []).append(entry.test_error)
-    return {epoch: errors for epoch, errors in sorted(by_epoch.items()) if len(errors) == len(runs)}
-
-
 def _error_curves(axis: Any, tests: Mapping[str, Mapping[int, Sequence[float]]]) -> None:
     """Test error against the epoch, one line per network: the mean over its runs, and their range."""
     for model, errors in tests.items():
@@ -151,7 +142,7 @@ def _error_curves(axis: Any, tests: Mapping[str, Mapping[int, Sequence[float]]])
 
 def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
     """All panels of an item; beside a single panel of errors, their change against the baseline."""
-    compare = len(panels) == 1 and panels[0].kind == "lines" and bool(panels[0].compared)
+    compare = shows_change(panels)
     groups: dict[object, list[Panel]] = {}
     for number, panel in enumerate(panels):
         groups.setdefault(panel.group or number, []).append(panel)
@@ -344,7 +335,7 @@ def draw_learned_filters(results: Path, folder: Path, name: str) -> list[Path]:
     return written
 
 
-def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[Path], *, columns: int = 10) -> None:
+def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[Path]) -> None:
     """Write a picture of filters, red where they are positive and blue where negative, beside samples.
 
     Args:
@@ -352,7 +343,6 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
         samples: (N, height, width) in [0, 1], as `train_unsupervised` draws them.
         title: above both.
         paths: their endings name the formats, such as `.png`.
-        columns: tiles in a row.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -363,8 +353,8 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
             raise ValueError(f"`{name}` must be of shape (N, height, width), none of them 0, got {tuple(tiles.shape)}")
     largest = filters.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(filters.dtype).tiny)
     panels = [
-        ("filters", tile(filters / largest, columns, 0.0), "RdBu_r", -1),
-        (f"samples, {STEPS} Gibbs steps from test digits", tile(samples, columns, 1.0), "gray", 0),
+        ("filters", tile(filters / largest, COLUMNS, 0.0), "RdBu_r", -1),
+        (f"samples, {STEPS} Gibbs steps from test digits", tile(samples, COLUMNS, 1.0), "gray", 0),
     ]
     figure = make_figure(12, 6.4)
     for axis, (heading, sheet, colours, lowest) in zip(figure.subplots(1, 2), panels, strict=True):

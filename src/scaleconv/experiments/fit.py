@@ -24,19 +24,21 @@ from rich.console import Console
 from torch import nn
 
 from ..data.atomic import remove_leftovers
-from ..data.loading import ImageData, Order, load_folder
+from ..data.loading import ImageData, ImageSet, Order, load_folder
 from ..data.progress import make_progress
 from ..models.images import check_count
-from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
-from .classifier import Classifier, NetworkSpec, describe, load, make_classifier
+from .checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
+from .classifier import Classifier, NetworkSpec, load, make_classifier, network_config
 from .distributed import join_processes, joint_norms
 from .evaluate import TEST_SCALES, accuracies, measure_cost, score
 from .records import (
     Epoch,
     Record,
+    Series,
     describe_environment,
     read_record,
     record_name,
+    run_file,
     write_record,
     writing,
 )
@@ -71,7 +73,7 @@ def method_name(model: NetworkSpec | nn.Module, settings: FitSettings) -> str:
 
 def identity(model: NetworkSpec | nn.Module, data: ImageData, settings: FitSettings) -> dict[str, Any]:
     """All that the weights of a run depend on."""
-    return {"network": describe(model), "data": data.config(), "settings": settings.as_dict()}
+    return {"network": network_config(model), "data": data.config(), "settings": settings.as_dict()}
 
 
 def fit(
@@ -118,8 +120,7 @@ def fit(
     check_count("workers", workers, least=0)
     if found := processes.agree(run.finished):
         return found
-    on_gpu = torch.device(device).type == "cuda"
-    if on_gpu:
+    if torch.device(device).type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
         torch.cuda.reset_peak_memory_stats(device)
     steps = run.order.steps * settings.epochs
@@ -132,37 +133,8 @@ def fit(
     tested = training.tested.eval()
     tally = score(tested, data.test, device, TEST_SCALES, amp=settings.amp, workers=workers, processes=processes)
     history[-1] = replace(history[-1], test_error=tally.error(TEST_SCALES.index(1.0)))
-
-    def finish() -> Record:
-        shown = min(settings.batch, len(data.test))
-        images, labels = next(data.test.batches([Order(data.test.sizes, shown, 0).epoch(0)[0]]))
-        cost = measure_cost(tested, images.to(device).float() / 255, torch.zeros_like(labels).to(device).long())
-        if on_gpu:
-            cost["peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
-        several = {"processes": processes.size} if processes.size > 1 else {}
-        record = Record(
-            experiment="" if run.folder is None else run.folder.name,
-            model=run.method,
-            fold=0,
-            seed=settings.seed,
-            test_error=history[-1].test_error,
-            config=run.identity,
-            environment={**describe_environment(device), **several},
-            history=history,
-            parameters=sum(parameter.numel() for parameter in tested.parameters()),
-            seconds=sum(entry.seconds for entry in history),
-            seconds_per_epoch=median(entry.seconds for entry in history),
-            runs_together=1,
-            series=accuracies(tally, data.test),
-            cost=cost,
-        )
-        if run.folder is not None:
-            write_checkpoint(run.weights, Checkpoint(run.identity, history, cloned(tested.state_dict())))
-            write_record(run.folder, record)
-            run.checkpoint.unlink(missing_ok=True)
-        return record
-
-    return Fitted(tested, processes.agree(finish), None if run.folder is None else run.weights)
+    record = processes.agree(lambda: _finish(run, training, history, accuracies(tally, data.test)))
+    return Fitted(tested, record, None if run.folder is None else run.weights)
 
 
 @dataclass
@@ -196,25 +168,21 @@ class _Run:
     def title(self) -> str:
         return f"{self.method}, seed {self.settings.seed}"
 
-    def _file(self, folder: str, suffix: str) -> Path:
-        name = record_name(self.method, "", 0, self.settings.seed)
-        return (self.folder or Path()) / folder / Path(name).with_suffix(suffix)
-
     @property
     def record(self) -> Path:
-        return self._file("", ".json")
+        return (self.folder or Path()) / record_name(self.method, "", 0, self.settings.seed)
 
     @property
     def weights(self) -> Path:
-        return self._file("weights", ".safetensors")
+        return run_file(self.record, "weights")
 
     @property
     def checkpoint(self) -> Path:
-        return self._file("checkpoints", ".safetensors")
+        return run_file(self.record, "checkpoints")
 
     @property
     def log(self) -> Path:
-        return self._file("logs", ".csv")
+        return run_file(self.record, "logs")
 
     def network(self) -> Classifier:
         torch.manual_seed(self.settings.seed)
@@ -253,15 +221,48 @@ def finished_record(
     path = None if folder is None else folder / record_name(method_name(model, settings), "", 0, settings.seed)
     if path is None or not path.exists():
         return None
-    record, wanted = read_record(path), identity(model, data, settings)
-    if record.config != wanted:
-        raise ValueError(
-            f"{path} was made with other settings ({difference(record.config, wanted)}): "
-            "give these results another --name, or delete the old ones"
-        )
-    # Of a run that was killed when it had just finished.
-    (path.parent / "checkpoints" / path.name).with_suffix(".safetensors").unlink(missing_ok=True)
+    record = read_record(path)
+    check_settings(path, record.config, identity(model, data, settings))
+    run_file(path, "checkpoints").unlink(missing_ok=True)  # of a run that was killed when it had just finished
     return record
+
+
+def _finish(run: _Run, training: Training, history: list[Epoch], series: dict[str, Series]) -> Record:
+    """Measure what the trained network costs, and leave its record and weights in the place of the checkpoint."""
+    tested, device, processes = training.tested, training.device, training.processes
+    record = Record(
+        experiment="" if run.folder is None else run.folder.name,
+        model=run.method,
+        fold=0,
+        seed=run.settings.seed,
+        test_error=history[-1].test_error,
+        config=run.identity,
+        environment={
+            **describe_environment(device),
+            **({"processes": processes.size} if processes.size > 1 else {}),
+        },
+        history=history,
+        parameters=sum(parameter.numel() for parameter in tested.parameters()),
+        seconds=sum(entry.seconds for entry in history),
+        seconds_per_epoch=median(entry.seconds for entry in history),
+        runs_together=1,
+        series=series,
+        cost=_cost(tested, run.data.test, run.settings.batch, device),
+    )
+    if run.folder is not None:
+        write_checkpoint(run.weights, Checkpoint(run.identity, history, cloned(tested.state_dict())))
+        write_record(run.folder, record)
+        run.checkpoint.unlink(missing_ok=True)
+    return record
+
+
+def _cost(network: Classifier, test: ImageSet, batch: int, device: str) -> dict[str, float]:
+    """What the network costs on a batch of test images; on a GPU, also the most memory that training took."""
+    images, labels = next(test.batches([Order(test.sizes, min(batch, len(test)), 0).epoch(0)[0]]))
+    cost = measure_cost(network, images.to(device).float() / 255, torch.zeros_like(labels).to(device).long())
+    if torch.device(device).type == "cuda":
+        cost["peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
+    return cost
 
 
 def _train(

@@ -22,12 +22,12 @@ from .claims import BETTER, SAME, WORSE
 from .config import TITLES, Settings
 from .experiment import Experiment, Item
 from .figures import COLOURS, MARKERS
-from .panels import Panel, make_panels, of_model, relative_change, signed_percent
+from .panels import Panel, common_tests, make_panels, of_model, relative_change, shows_change, signed_percent
 from .parsing import build
 from .records import Record, writing
-from .report import Recorded, claims_table, footnotes, joined, pictures, read_items
+from .report import Recorded, claims_table, footnotes, joined, pictures, read_recorded
 from .svg import Chart, Curve, Mark, draw_chart, draw_key
-from .tables import make_rows, make_tables, mean_and_std
+from .tables import as_stated, make_rows, make_tables, mean_and_std
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --back: #ffffff; --soft: #f3f4f6; --line: #c9ced6; --faint: #57606a;
@@ -115,7 +115,7 @@ def write_html(results: Path, figures: Path, path: Path, preset: str = "paper") 
         path: the file.
         preset: `paper` or `quick`.
     """
-    text = make_page(read_items(results, preset), figures, preset)
+    text = make_page(read_recorded(results, preset), figures, preset)
     with writing(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
@@ -207,10 +207,7 @@ def make_charts(item: Item, records: Sequence[Record]) -> list[Chart]:
     if isinstance(item, Experiment) and item.is_table:
         return list(_method_charts(item, records))
     panels = make_panels(item, records)
-    changes = [
-        _change_chart(panel) for panel in panels if len(panels) == 1 and panel.kind == "lines" and panel.compared
-    ]
-    return [*map(_panel_chart, panels), *changes]
+    return [*map(_panel_chart, panels), *(map(_change_chart, panels) if shows_change(panels) else ())]
 
 
 def _panel_chart(panel: Panel) -> Chart:
@@ -249,31 +246,20 @@ def _method_charts(item: Experiment, records: Sequence[Record]) -> Iterator[Char
     for place, row in enumerate(rows):
         ours.append(_mark(f"{row.title}, ours", place, row.ours))
         if row.paper:
-            stated = " ± ".join(f"{value:.2f}" for value in row.paper)
             spread = row.paper[1] if len(row.paper) > 1 else 0.0
-            theirs.append(Mark(place, row.paper[0], spread, f"{row.title}, paper: {stated}"))
+            theirs.append(Mark(place, row.paper[0], spread, f"{row.title}, paper: {as_stated(row.paper)}"))
     curves = [Curve("ours", ours, "si_convnet"), Curve("paper", theirs, "convnet", "s", hollow=True)]
     yield Chart("", "method", "test error (%), mean ± std", [each for each in curves if each.marks], labels, "bars")
     curves = []
-    for model in TITLES:
-        runs = of_model(records, model)
-        marks = []
-        for epoch, errors in sorted(_errors_by_epoch(runs).items()):
-            if model not in UNSUPERVISED and len(errors) == len(runs):
-                marks.append(_mark(f"{TITLES[model]} at epoch {epoch}", epoch, summarise(errors)))
+    for model in (name for name in TITLES if name not in UNSUPERVISED):
+        tests = common_tests(of_model(records, model))
+        marks = [
+            _mark(f"{TITLES[model]} at epoch {epoch}", epoch, summarise(errors)) for epoch, errors in tests.items()
+        ]
         if marks:
             curves.append(Curve(TITLES[model], marks, model, MARKERS.get(model, "o")))
     if curves:
         yield Chart("During training", "epoch", "test error (%), mean ± std", curves, log_y=True)
-
-
-def _errors_by_epoch(runs: Sequence[Record]) -> dict[int, list[float]]:
-    errors: dict[int, list[float]] = {}
-    for run in runs:
-        for entry in run.history:
-            if entry.test_error is not None:
-                errors.setdefault(entry.epoch, []).append(entry.test_error)
-    return errors
 
 
 def _at(panel: Panel, title: str, x: float) -> str:

@@ -25,13 +25,13 @@ from .parsing import brief, build
 SECTIONS = tuple(field.name for field in fields(Settings))
 TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
 LAST = 1000  # the place of an item that names none
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 
 # Items that are no `Experiment`: the class that their file is read into.
 STUDIES: dict[str, type[Any]] = {}
 
 
-def read_items(folder: Traversable) -> dict[str, Table]:
+def read_items(folder: Traversable) -> dict[str, TomlTable]:
     """All files, in the order in which items are run: the later ones use networks of the earlier ones."""
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
     files = {name.removesuffix(".toml"): _read_file(folder.joinpath(name)) for name in names}
@@ -45,7 +45,7 @@ def read_items(folder: Traversable) -> dict[str, Table]:
     return dict(sorted(files.items(), key=lambda entry: (entry[1].get("order", LAST), entry[0])))
 
 
-def _read_file(file: Traversable) -> Table:
+def _read_file(file: Traversable) -> TomlTable:
     """A file whose own keys, those that no dataclass has, are of their kinds."""
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -138,14 +138,14 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _with_preset(item: str, preset: str) -> Table:
+def _with_preset(item: str, preset: str) -> TomlTable:
     table, presets = _read(item)
     if preset not in presets:
         raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {item}.toml")
     return _merge(table, presets[preset])
 
 
-def _read(item: str) -> tuple[Table, Table]:
+def _read(item: str) -> tuple[TomlTable, TomlTable]:
     """A file and its presets, both on top of the settings of the item it is based on."""
     if item not in _FILES:
         raise ValueError(f"`item` must be one of {', '.join(ITEMS)}, got {item!r}")
@@ -158,29 +158,29 @@ def _read(item: str) -> tuple[Table, Table]:
     return _merge(_settings(base), table), inherited
 
 
-def _settings(table: Table) -> Table:
+def _settings(table: TomlTable) -> TomlTable:
     return {key: value for key, value in table.items() if key in SECTIONS}
 
 
-def _point(point: Any, base: Table, changes: Table, where: str) -> Table:
+def _point(point: Any, base: TomlTable, changes: TomlTable, where: str) -> TomlTable:
     if not isinstance(point, Mapping) or not isinstance(point.get("set", {}), Mapping):
         raise ValueError(f"`points` in {where} must be tables with a table `set`, got {brief(point)}")
     settings = _merge(_merge(copy.deepcopy(base), _nested(point.get("set", {}))), changes)
     return {**{key: value for key, value in point.items() if key != "set"}, "settings": settings}
 
 
-def _nested(flat: Mapping[str, Any]) -> Table:
-    table: Table = {}
+def _nested(flat: Mapping[str, Any]) -> TomlTable:
+    table: TomlTable = {}
     for key, value in flat.items():
         *parents, last = key.split(".")
-        change: Table = {last: value}
+        change: TomlTable = {last: value}
         for parent in reversed(parents):
             change = {parent: change}
         _merge(table, change)
     return table
 
 
-def _merge(table: Table, change: Mapping[str, Any]) -> Table:
+def _merge(table: TomlTable, change: Mapping[str, Any]) -> TomlTable:
     for key, value in change.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), dict):
             _merge(table[key], value)

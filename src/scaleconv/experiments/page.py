@@ -16,7 +16,7 @@ from ..table import Table, terminal_width, wrapped
 from .evaluate import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 from .figures import FORMATS, draw_panels
 from .panels import Line, Panel, of_model, series_values
-from .records import Record, Series, writing
+from .records import Record, Series, run_file, writing
 from .report import counted
 
 TITLES = {
@@ -49,7 +49,7 @@ def mean_accuracy(record: Record) -> float:
     return fmean(_by_scale(record).y)
 
 
-def make_panels(records: Sequence[Record]) -> list[Panel]:
+def accuracy_panels(records: Sequence[Record]) -> list[Panel]:
     """Mean IoU and accuracy by scale, and accuracy by size where the test images had several."""
     scale, size = "scale of the test images", "shorter side of the test images (pixels)"
     axes = {
@@ -70,7 +70,7 @@ def make_panels(records: Sequence[Record]) -> list[Panel]:
 def accuracy_tables(records: Sequence[Record]) -> list[Table]:
     """A row for each scale, or size, with every method; under the scales of the first, their mean."""
     tables = []
-    for number, panel in enumerate(make_panels(records)):
+    for number, panel in enumerate(accuracy_panels(records)):
         rows = [
             (panel.label(x), *(_cell(list(line.values.get(x, {}).values())) for line in panel.lines)) for x in panel.xs
         ]
@@ -158,7 +158,7 @@ def is_of_images(records: Sequence[Record]) -> bool:
     return bool(records) and "fingerprint" in records[0].config.get("data", {})
 
 
-def describe(records: Sequence[Record], *, as_json: bool = False) -> str:
+def summary_text(records: Sequence[Record], *, as_json: bool = False) -> str:
     """The tables and the verdict as text; or, as JSON, mean, std and n of the test error of each method."""
     if as_json:
         errors = {model: [record.error for record in records if record.model == model] for model in _models(records)}
@@ -171,7 +171,7 @@ def describe(records: Sequence[Record], *, as_json: bool = False) -> str:
 
 def write_page(records: Sequence[Record], data: ImageData, folder: Path) -> list[Path]:
     """Write the figure, the page and the list of what was left out into the folder of the records."""
-    panels = make_panels(records)
+    panels = accuracy_panels(records)
     figures = [folder / f"accuracy.{kind}" for kind in FORMATS]
     name = data.folder.root.resolve().name
     draw_panels(panels, f"Accuracy on {name}", "", figures)
@@ -212,7 +212,7 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
 
 def recipe(record: Record, folder: Path | None = None) -> str:
     """One line of Python that loads the network of a record."""
-    path = Path("weights") / Path(record.name).with_suffix(".safetensors")
+    path = run_file(Path(record.name), "weights")
     name = record.config["network"]["name"]
     factory = f', "{name}"' if ":" in name else ""  # which a file alone does not get called
     return f'network = scaleconv.experiments.load("{path if folder is None else folder / path}"{factory})'

@@ -98,6 +98,21 @@ class Panel:
         return fmean(found) if found and len(found) == len(self.xs) else None
 
 
+def shows_change(panels: Sequence[Panel]) -> bool:
+    """Whether the change against the baseline is drawn too: beside a single panel of lines that has a baseline."""
+    return len(panels) == 1 and panels[0].kind == "lines" and bool(panels[0].compared)
+
+
+def common_tests(runs: Sequence[Record]) -> dict[int, list[float]]:
+    """The test errors of all runs, by the epochs at which every run was tested."""
+    by_epoch: dict[int, list[float]] = {}
+    for record in runs:
+        for entry in record.history:
+            if entry.test_error is not None:
+                by_epoch.setdefault(entry.epoch, []).append(entry.test_error)
+    return {epoch: errors for epoch, errors in sorted(by_epoch.items()) if len(errors) == len(runs)}
+
+
 def relative_change(value: float, baseline: float) -> float:
     """A value against the baseline in percent: −10 where it is a tenth lower."""
     return -relative_reduction(value, baseline)

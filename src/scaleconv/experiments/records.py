@@ -31,6 +31,7 @@ from .parsing import brief, build
 DIGITS, LOSS_DIGITS, TIME_DIGITS = 6, 5, 3  # significant digits of a number, of a loss and of an epoch's seconds
 COLUMNS = ("epoch", "train_loss", "seconds", "tested", "test_error")  # of a history
 VALIDATED = ("validated", "val_error")  # of a history with validation errors, besides
+SUFFIXES = {"weights": ".safetensors", "checkpoints": ".safetensors", "logs": ".csv"}  # by folder
 MOST_TOGETHER = 1000  # runs that shared a device
 ROUNDING = 1e-5  # relative: how far rounded numbers may differ that should be equal
 
@@ -116,6 +117,16 @@ def record_name(model: str, point: str, fold: int, seed: int) -> str:
     return f"{model}{at}-fold{fold}-seed{seed}.json"
 
 
+def run_file(record: Path, kind: str) -> Path:
+    """Where a run keeps its `weights`, `checkpoints` or `logs`: in a folder beside its record, under the same name.
+
+    Example:
+        >>> run_file(Path("table1/convnet-fold0-seed0.json"), "weights").as_posix()
+        'table1/weights/convnet-fold0-seed0.safetensors'
+    """
+    return record.parent / kind / record.with_suffix(SUFFIXES[kind]).name
+
+
 def write_record(folder: Path, record: Record) -> Path:
     """Write a record, whole or not at all: a line per key, and per column of the history."""
     path = folder / record.name
@@ -186,12 +197,15 @@ def from_columns(columns: Any) -> list[Epoch]:
     if isinstance(columns, Mapping):
         named = set(columns) - set(VALIDATED) if set(VALIDATED) <= set(columns) else set(columns)
         if named != set(COLUMNS) or not all(isinstance(column, list) for column in columns.values()):
-            raise ValueError(f"`history` must have the columns {', '.join(COLUMNS)}")
+            raise ValueError(f"`history` must have the columns {', '.join(COLUMNS)}, each a list, got {brief(columns)}")
         epoch, loss, seconds = (columns[name] for name in COLUMNS[:3])
         measured = [(columns.get(at, []), columns.get(name, [])) for at, name in (COLUMNS[3:], VALIDATED)]
         whole = all(len(at) == len(errors) and set(at) <= set(epoch) for at, errors in measured)
         if not (len(epoch) == len(loss) == len(seconds) and whole):
-            raise ValueError("`history` must have a value for each epoch, and an error for each that was tested")
+            lengths = {name: len(column) for name, column in columns.items()}
+            raise ValueError(
+                f"`history` must have a value for each epoch, and an error for each that was tested, got {lengths}"
+            )
         tested, validated = (dict(zip(at, errors, strict=True)) for at, errors in measured)
         entries = [
             {"epoch": n, "train_loss": a, "test_error": tested.get(n), "seconds": b, "val_error": validated.get(n)}
@@ -200,8 +214,8 @@ def from_columns(columns: Any) -> list[Epoch]:
     if not isinstance(entries, list):
         raise ValueError(f"`history` must be columns, got {type(entries).__name__}")
     history = [build(Epoch, entry, "the history") for entry in entries]
-    if [entry.epoch for entry in history] != list(range(1, len(history) + 1)):
-        raise ValueError("`epoch` in the history must count from 1 without a gap")
+    if (counted := [entry.epoch for entry in history]) != list(range(1, len(history) + 1)):
+        raise ValueError(f"`epoch` in the history must count from 1 without a gap, got {brief(counted)}")
     return history
 
 
@@ -241,17 +255,20 @@ def _checked(values: Any) -> dict[str, Any]:
 
 def _check_consistency(record: Record) -> None:
     """Refuse a record whose parts contradict each other, or lack what tables are made of."""
-    if not isinstance(record.environment.get("device"), str):
-        raise ValueError("`environment` must name the device")
+    if not isinstance(device := record.environment.get("device"), str):
+        raise ValueError(f"`environment` must name the device, got {brief(device)}")
     if not 1 <= record.runs_together <= MOST_TOGETHER:
         raise ValueError(f"`runs_together` must be from 1 to {MOST_TOGETHER}, got {record.runs_together}")
     if record.test_error is None and not record.series:
-        raise ValueError("`test_error` must be there where no `series` is")
-    if any(len(series.x) != len(series.y) for series in record.series.values()):
-        raise ValueError("`series` must have a value for each x")
+        raise ValueError("`test_error` must be there where no `series` is, got None")
+    for name, series in record.series.items():
+        if len(series.x) != len(series.y):
+            raise ValueError(
+                f"`series` must have a value for each x, got {len(series.y)} for {len(series.x)} in {brief(name)}"
+            )
     if record.model in TITLES:
         if missing := [name for name in sections(record.model) if name not in record.config and name != "measure"]:
-            raise ValueError(f"`config` must have the section {missing[0]}")
+            raise ValueError(f"`config` must have the section {missing[0]}, got {brief(list(record.config))}")
         settings = build(Settings, record.config, "`config`")
         planned, losses = settings.epochs(record.model), [entry.train_loss for entry in record.history]
         settled = len(losses) < planned and "training" in record.config and settings.training.ended(losses)
@@ -263,8 +280,10 @@ def _check_consistency(record: Record) -> None:
     if record.test_error is None:
         return
     errors = [record.test_error, *(entry.test_error for entry in record.history if entry.test_error is not None)]
-    if not (record.history and all(0 <= error <= 100 for error in errors)):
-        raise ValueError("`history` must not be empty, and `test_error` a percentage")
+    if not record.history:
+        raise ValueError("`history` must not be empty where there is a `test_error`, got no epochs")
+    if wrong := [error for error in errors if not 0 <= error <= 100]:
+        raise ValueError(f"`test_error` must be a percentage, got {wrong[0]}")
     measured = record.series.get("test_error")
     expected = fmean(measured.y) if measured and measured.y else record.history[-1].test_error
     if expected is None or not math.isclose(expected, record.test_error, rel_tol=ROUNDING, abs_tol=ROUNDING):

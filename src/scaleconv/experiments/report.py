@@ -220,7 +220,7 @@ class Recorded:
     records: list[Record]
 
 
-def read_items(results: Path, preset: str) -> list[Recorded]:
+def read_recorded(results: Path, preset: str) -> list[Recorded]:
     """All items under a preset, with their records.
 
     Raises:
@@ -265,7 +265,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         ValueError: the first page is missing, or a marker is not closed.
     """
     figures = docs / "figures"
-    found = read_items(results, preset)
+    found = read_recorded(results, preset)
     if not (docs / PAGE).is_file():
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
     pages = [docs / name for name in (PAGE, *OTHER_PAGES) if (docs / name).is_file()]

@@ -22,7 +22,7 @@ from ..data.atomic import remove_leftovers
 from ..data.progress import make_progress
 from ..models import LATER, UNSUPERVISED
 from ..models import TITLES as NETWORKS
-from .checkpoint import Checkpoint, check_shapes, difference, load_checkpoint, write_checkpoint
+from .checkpoint import Checkpoint, check_settings, check_shapes, load_checkpoint, write_checkpoint
 from .config import Settings, sections
 from .engine import Engine, Local, Task
 from .experiment import Experiment, Item
@@ -164,11 +164,7 @@ def _finished(experiment: Experiment, folder: Path) -> set[Path]:
             )
         # Settings that did not exist when the record was made have the default, which changes nothing.
         before = build(Settings, record.config, f"the settings of {path}").of_result(record.model)
-        if before != (wanted := now.of_result(record.model)):
-            raise ValueError(
-                f"{path} was made with other settings ({difference(before, wanted)}): "
-                "give these results another --name, or delete the old ones"
-            )
+        check_settings(path, before, now.of_result(record.model))
         finished.add(path)
     return finished
 

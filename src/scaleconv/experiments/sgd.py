@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from ..data import BACKGROUND
 from ..metrics.timing import captured
+from ..nn.observe import evaluating
 from .config import TrainingConfig
 from .optimiser import KEPT, make_optimiser, mean_moves, move_average
 
@@ -252,19 +253,16 @@ class TrainerGroup:
         return captured(step_all, rewind)
 
 
-@torch.no_grad()
-def error_rate(network: nn.Module, images: Tensor, labels: Tensor, batch: int | None = None) -> float:
+def error_rate(network: nn.Module, images: Tensor, labels: Tensor) -> float:
     """How much the network gets wrong, in percent: of the digits, or of their pixels where every pixel has a label.
 
     The background of a scene is not counted. A CPU takes images in batches that stay in its cache.
     """
-    batch = batch or max(1, (5000 if images.is_cuda else 100) * 28 * 28 // images[0].numel())
+    batch = max(1, (5000 if images.is_cuda else 100) * 28 * 28 // images[0].numel())
     wrong = counted = torch.zeros((), dtype=torch.long, device=images.device)
-    training = network.training
-    network.eval()
-    for some, truth in zip(images.split(batch), labels.split(batch), strict=True):
-        digits = truth != BACKGROUND
-        wrong = wrong + ((network(some).argmax(1) != truth) & digits).sum()
-        counted = counted + digits.sum()
-    network.train(training)
+    with evaluating(network):
+        for some, truth in zip(images.split(batch), labels.split(batch), strict=True):
+            digits = truth != BACKGROUND
+            wrong = wrong + ((network(some).argmax(1) != truth) & digits).sum()
+            counted = counted + digits.sum()
     return 100 * int(wrong) / int(counted)

@@ -1,7 +1,6 @@
 """Tables from records: for a terminal, as Markdown, as CSV and as JSON. No number is typed in here.
 
-Table 1 has a row per method, ours beside the paper's numbers. A curve has a row per x and a column per line. A table
-wider than the terminal is split into several with the same first column: a number is never cut.
+Table 1 has a row per method, ours beside the paper's numbers. A curve has a row per x and a column per line.
 """
 
 import csv
@@ -148,11 +147,10 @@ def method_header(experiment: Experiment) -> tuple[str, ...]:
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row as text, in the order of `method_header`."""
-    paper = " ± ".join(f"{value:.2f}" for value in row.paper) if row.paper else "–"
     spread = f" ± {row.ours.std:.2f}" if row.ours.std is not None else ""
     p = "–" if row.p is None else f"{row.p:.3f}"
     ours = f"{row.ours.mean:.2f}{spread}"
-    return row.title, paper, ours, str(row.ours.n), signed_percent(row.change), p, f"{row.seconds:.2g}"
+    return row.title, as_stated(row.paper), ours, str(row.ours.n), signed_percent(row.change), p, f"{row.seconds:.2g}"
 
 
 def panel_table(panel: Panel) -> Table:
@@ -173,6 +171,16 @@ def panel_table(panel: Panel) -> Table:
         means = [signed_percent(panel.mean_change(line)) for line in compared]
         rows.append(("mean", *(totals.get(line.model, "–") for line in panel.lines), *means))
     return Table(": ".join(part for part in (panel.title, panel.y) if part), header, rows)
+
+
+def as_stated(paper: Sequence[float]) -> str:
+    """A number of the paper as text: a mean, and its deviation if the paper gives one.
+
+    Example:
+        >>> as_stated((2.1, 0.05)), as_stated((2.1,)), as_stated(())
+        ('2.10 ± 0.05', '2.10', '–')
+    """
+    return " ± ".join(f"{value:.2f}" for value in paper) or "–"
 
 
 def mean_and_std(summary: Summary | None) -> str:

@@ -38,7 +38,7 @@ from ..models.contrastive import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
 from .config import TITLES, DataConfig, Settings
 from .experiment import Experiment, Point
-from .records import Epoch, Series, record_name
+from .records import Epoch, Series, record_name, run_file
 from .sgd import Trainer, TrainerGroup, error_rate
 
 SECONDS_BETWEEN = 5.0  # checkpoints, at least: on a GPU ten epochs may take less time than one
@@ -72,11 +72,11 @@ class Run:
 
     def checkpoint(self, folder: Path) -> Path:
         """The state of the unfinished run."""
-        return folder / "checkpoints" / self.record(folder).with_suffix(".safetensors").name
+        return run_file(self.record(folder), "checkpoints")
 
     def weights(self, folder: Path) -> Path:
         """The weights of the finished run."""
-        return folder / "weights" / self.record(folder).with_suffix(".safetensors").name
+        return run_file(self.record(folder), "weights")
 
     def network(self) -> nn.Module:
         """Its network as it is before training, on the CPU."""
@@ -325,22 +325,8 @@ def _train_group(
     trainers: dict[Run, Trainer] = {}
     histories: dict[Run, list[Epoch]] = {}
     for run, checkpoint in group.items():
-        seen = digits[run]
-        network = run.network().to(seen.train.device)
-        trainers[run] = Trainer(
-            network,
-            seen.train,
-            seen.train_labels,
-            recipe,
-            seed=run.seed,
-            fold=run.fold,
-            augment=recipe.augment or run.model == AUGMENTED,
-            interpolation=run.settings.data.interpolation,
-        )
+        trainers[run] = _make_trainer(run, digits[run], checkpoint, folder)
         histories[run] = list(checkpoint.history) if checkpoint else []
-        if checkpoint:
-            check_shapes(run.checkpoint(folder), checkpoint.tensors, trainers[run].expected(checkpoint.tensors))
-            trainers[run].load_state(checkpoint.tensors)
         watcher.begin(run, len(histories[run]))
     trained = TrainerGroup(list(trainers.values()))
     outcomes: dict[Run, Outcome] = {}
@@ -369,6 +355,25 @@ def _train_group(
             watcher.epoch(run, history[-1])
         saved = time.perf_counter() if due else saved
     return outcomes
+
+
+def _make_trainer(run: Run, digits: RunDigits, checkpoint: Checkpoint | None, folder: Path) -> Trainer:
+    """The network of a run at its beginning, or where its checkpoint has left it."""
+    recipe = run.settings.training
+    trainer = Trainer(
+        run.network().to(digits.train.device),
+        digits.train,
+        digits.train_labels,
+        recipe,
+        seed=run.seed,
+        fold=run.fold,
+        augment=recipe.augment or run.model == AUGMENTED,
+        interpolation=run.settings.data.interpolation,
+    )
+    if checkpoint:
+        check_shapes(run.checkpoint(folder), checkpoint.tensors, trainer.expected(checkpoint.tensors))
+        trainer.load_state(checkpoint.tensors)
+    return trainer
 
 
 def _network_outcome(trainer: Trainer, history: list[Epoch], runs_together: int) -> Outcome:

@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from ..data.augment import check_augmentations, draw_placement, place, place_masks
 from ..data.masks import IGNORE
 from ..models.images import check_count, check_number
+from ..ops.signature import check_choice
 from .checkpoint import check_shapes
 from .classifier import Classifier
-from .config import LARGEST_SEED
+from .config import LARGEST_SEED, check_finite
 from .distributed import ALONE, Processes
 from .optimiser import KEPT, make_optimiser, mean_moves, move_average
 
@@ -65,8 +66,8 @@ class FitSettings:
         check_count("seed", self.seed, least=0)
         if self.seed > LARGEST_SEED:
             raise ValueError(f"`seed` must be at most {LARGEST_SEED}, got {self.seed}")
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"`optimizer` must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+        check_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        check_finite(self, "lr", "weight_decay", "warmup", "smoothing", "average")
         if self.lr is not None and not check_number("lr", self.lr) > 0:
             raise ValueError(f"`lr` must be above 0, got {self.lr}")
         check_number("weight_decay", self.weight_decay)
