@@ -68,10 +68,10 @@ Board = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard 
 
 START = """
 Start with one of these:
-  scaleconv reproduce table1       the paper's comparison, small, in minutes
-  scaleconv report --html          every result on one page for your browser
-  scaleconv data export digits     a folder of images, to try the next one
-  scaleconv compare --data digits  which network to take for your images
+  scaleconv reproduce table1                    the paper's comparison, in minutes
+  scaleconv report --html --preset quick        its results on one page
+  scaleconv data export digits --count 1000     a folder of images, to try this:
+  scaleconv compare --data digits --model convnet  which network to take
 
 scaleconv COMMAND --help explains a command, with an example.
 scaleconv --install-completion lets the Tab key complete commands and options."""

@@ -99,8 +99,8 @@ def export(
         write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
     things = "scenes of digits" if task == "segmentation" else "digits"
     typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
-    masked = " --task segmentation" if task == "segmentation" else ""
-    typer.echo(f"Next: scaleconv compare --data {path}{masked}, to see which network to take")
+    how = "--task segmentation" if task == "segmentation" else "--model convnet"
+    typer.echo(f"Next: scaleconv compare --data {path} {how}, to see which network to take")
 
 
 @data_app.command(epilog="Example: scaleconv data cifar10 cifar/test --data-dir cifar-10-batches-bin --part test")

@@ -163,7 +163,7 @@ def _measure(study: CostStudy, layer: LayerShape, method: str, fold: int, experi
     for sweep in SWEEPS:
         calls = study.scales(sweep)
         positions = list(calls)
-        counted = [_operations(layer, method, scales) for scales in calls.values()]
+        counted = [_operations(study, layer, method, scales, device) for scales in calls.values()]
         series[f"operations {sweep}"] = Series(positions, counted)
         if method != "formula":
             timed = [_time(study, layer, method, scales, device) for scales in calls.values()]
@@ -187,12 +187,12 @@ def _measure(study: CostStudy, layer: LayerShape, method: str, fold: int, experi
     )
 
 
-def _operations(layer: LayerShape, method: str, scales: Sequence[float]) -> float:
-    """Multiply-accumulates, resampling counted, in units of the plain convolution."""
+def _operations(study: CostStudy, layer: LayerShape, method: str, scales: Sequence[float], device: str) -> float:
+    """Multiply-accumulates as the device does them, resampling counted, in units of the plain convolution."""
     if method == "formula":
         return formula(scales)
-    shape = (1, layer.channels, layer.size, layer.size)
-    cost = macs(shape, (layer.maps, layer.channels, layer.kernel, layer.kernel), scales=scales)
+    images, weight = (layer.channels, layer.size, layer.size), (layer.maps, layer.channels, layer.kernel, layer.kernel)
+    cost = macs((study.batch, *images), weight, scales=scales, gpu=not device.startswith("cpu"))
     counted = {"conv2d": cost.conv2d, "direct": cost.direct, "si_conv2d": cost.planned}[method]
     return counted.total / cost.conv2d.total
 
@@ -268,7 +268,8 @@ def _changed_since(item: CostStudy, records: Sequence[Record]) -> list[str]:
     for record in records:
         series = record.series["operations largest"]
         known = [(scales, y) for x, y in zip(series.x, series.y, strict=True) if (scales := calls.get(x))]
-        now = [_operations(layers[record.point], record.model, scales) for scales, _ in known]
+        made = (layers[record.point], record.model)
+        now = [_operations(item, *made, scales, record.environment["device"]) for scales, _ in known]
         if any(abs(before - after) > 1e-3 for (_, before), after in zip(known, now, strict=True)):
             changed.append(str(record.environment.get("commit") or "unknown")[:10])
     if not changed:
