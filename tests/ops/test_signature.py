@@ -8,6 +8,7 @@ import torch
 
 from scaleconv import SIConv2d, si_conv2d
 from scaleconv.ops.signature import check_scales
+from scaleconv.ops.ti_conv import _check_once
 
 IMAGES, WEIGHT = torch.rand(1, 4, 8, 9), torch.rand(6, 2, 3, 3)
 
@@ -87,6 +88,24 @@ WRONG_ARGUMENTS = {
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=re.escape(message)):
         si_conv2d(IMAGES, WEIGHT, **{"groups": 2, **arguments})
+
+
+EQUAL_TO_RIGHT_ONES = {
+    "whole fractions": ({"stride": (1.0, 1.0)}, {"stride": (1, 1)}, "`stride` must be an integer or a pair"),
+    "a boolean pad": ({"padding": (True, 1)}, {"padding": (1, 1)}, "`padding` must be an integer or a pair"),
+    "a boolean scale": ({"scales": (True, 2)}, {"scales": (1, 2)}, "`scales` must hold numbers, got True"),
+    "a boolean stride": ({"stride": True}, {"stride": 1}, "`stride` must be an integer or a pair of integers"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "right", "message"), EQUAL_TO_RIGHT_ONES.values(), ids=EQUAL_TO_RIGHT_ONES)
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_arguments_of_a_wrong_type_are_named_whatever_was_called_before(warm, wrong, right, message):
+    _check_once.cache_clear()
+    if warm:
+        si_conv2d(IMAGES, WEIGHT, groups=2, **right)
+    with pytest.raises(TypeError, match=re.escape(message)):
+        si_conv2d(IMAGES, WEIGHT, groups=2, **wrong)
 
 
 WRONG_TENSORS = {

@@ -177,15 +177,17 @@ def _settings(check: Check, call: tuple[Any, ...]) -> Settings:
     """Check the arguments, once for all calls that are alike."""
     if torch.compiler.is_compiling():  # the sizes may be symbolic, but all else is part of the graph
         return check(*call[:2], *map(_plain, call[2:]))
+    inside = tuple([tuple(map(type, value)) for value in call[2:7] if isinstance(value, tuple)])
     try:
-        return _check_once(check, *call, tuple(map(type, call[2:6])))
+        return _check_once(check, inside, *call)
     except TypeError:  # a list has no hash; and an argument of a wrong type is to be named
         return check(*call)
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _check_once(check: Check, *call: Any) -> Settings:
-    return check(*call[:-1])
+def _check_once(check: Check, inside: tuple[tuple[type, ...], ...], *call: Any) -> Settings:
+    """The key of the cache holds the types of the arguments and of what is `inside` tuples: (1, 1) == (True, 1.0)."""
+    return check(*call)
 
 
 def _plain(value: Any) -> Any:
