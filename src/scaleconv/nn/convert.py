@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..ops.signature import DEFAULT_SCALES, as_integer, check_scales
+from ..ops.signature import DEFAULT_SCALES, as_integer, check_flag, check_scales
 from .layers import SIConv2d, TIConv2d
 from .rerouted import rerouted_class, why_not_rerouted
 
@@ -103,6 +103,7 @@ def convert(
     check_module(model)
     included, excluded = _patterns("include", include), _patterns("exclude", exclude)
     by_pattern = _scales_by_pattern(scales)
+    check_flag("antialias", antialias)
     if not callable(where):
         raise TypeError(f"`where` must be a function of a name and a layer, got {type(where).__name__}")
     names = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)]

@@ -8,7 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
-from ..ops.signature import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
+from ..ops.signature import (
+    DEFAULT_SCALES,
+    Padding,
+    check_flag,
+    check_layer,
+    check_reading,
+    check_scales,
+    check_transforms,
+)
 from ..ops.ti_conv import ti_conv2d
 from ..ops.transforms import Transform, scaling
 from .scales_state import ScalesState
@@ -181,7 +189,7 @@ class SIConv2d(ScalesState, TIConv2d):
             dtype,
         )
         self.scales = check_scales(scales)
-        self.antialias = antialias
+        self.antialias = check_flag("antialias", antialias)
 
     interpolation = "bilinear"
     border = "zeros"
@@ -205,7 +213,7 @@ class _SIConv(ScalesState, _Convolution):
         self, *args: Any, scales: Iterable[float] = DEFAULT_SCALES, antialias: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.scales, self.antialias = check_scales(scales), antialias
+        self.scales, self.antialias = check_scales(scales), check_flag("antialias", antialias)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"

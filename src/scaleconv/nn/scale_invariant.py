@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
-from ..ops.signature import DEFAULT_SCALES, check_choice, check_scales
+from ..ops.signature import DEFAULT_SCALES, check_choice, check_flag, check_scales
 from .scales_state import ScalesState
 
 Pair = tuple[float, float]
@@ -112,7 +112,8 @@ class ScaleInvariant(ScalesState):
             raise ValueError(f"`stride` and `offset` must be given together, got {stride!r} and {offset!r}")
         self.module = module
         self.scales = check_scales(scales)
-        self.pool, self.keep, self.size, self.norm, self.antialias = pool, keep, size, norm, antialias
+        self.pool, self.keep, self.size, self.norm = pool, keep, size, norm
+        self.antialias = check_flag("antialias", antialias)
         self.stride, self.offset = _pair("stride", stride), _pair("offset", offset)
         if self.stride is not None and min(self.stride) <= 0:
             raise ValueError(f"`stride` must be above 0, got {stride!r}")

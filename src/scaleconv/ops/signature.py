@@ -132,7 +132,7 @@ def check_si_call(
 
     One axis becomes two, with a height of one that is not rescaled.
     """
-    checked = check_scales(scales)
+    checked, antialias = check_scales(scales), check_flag("antialias", antialias)
     call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, axes)
     if axes > 1:
         return Settings(*call, tuple(scaled(scale, axes) for scale in checked), Reading(), antialias)
@@ -241,6 +241,13 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Say so if the value is none of these words."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a bool, or say that it is none."""
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False, got {value!r}")
+    return value
 
 
 def check_factors(scales: Iterable[float]) -> tuple[float, ...]:
