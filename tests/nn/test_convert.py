@@ -360,7 +360,7 @@ def test_a_converted_network_trains():
         ({"first": 0}, ValueError, r"`first` must be from 1 to the number of chosen layers \(=2\), got 0"),
         ({"first": 3}, ValueError, r"`first` must be from 1 to the number of chosen layers \(=2\), got 3"),
         ({"antialias": "no"}, TypeError, "`antialias` must be True or False, got 'no'"),
-        ({"first": True}, TypeError, "`first` must be a whole number or None, got True"),
+        ({"first": True}, TypeError, "`first` must be an integer or None, got True"),
         ({"where": ["first"]}, TypeError, "`where` must be a function of a name and a layer, got list"),
         ({"exclude": "*"}, ValueError, r"`model` \(=Block\) must hold a Conv2d that `include`, `exclude`, `scales`"),
     ],

@@ -18,10 +18,10 @@ from ..metrics import NEURONS
 from ..models import LATER, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
 from ..models import TITLES as NETWORKS
 from ..models.alignment import ALIGNMENTS, BORDERS
-from ..models.images import check_count
 from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
 from ..nn.scale_invariant import NORMS, SIZES
+from ..ops.checks import check_count
 from ..ops.levels import POOLS
 from ..ops.signature import DEFAULT_SCALES, check_scales
 

@@ -26,7 +26,7 @@ from torch import nn
 from ..data.atomic import remove_leftovers
 from ..data.loading import ImageData, Order, load_folder
 from ..data.progress import make_progress
-from ..models.images import check_count
+from ..ops.checks import check_count
 from .checkpoint import Checkpoint, difference, read_checkpoint, write_checkpoint
 from .classifier import Classifier, NetworkSpec, describe, load, make_classifier
 from .distributed import join_processes, joint_norms

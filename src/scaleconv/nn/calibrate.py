@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..ops.checks import check_count
 from .convert import Network, copy_network, revert
 from .layers import SIConv2d
-from .observe import check_count, check_images, evaluating, find_layers
+from .observe import check_images, evaluating, find_layers
 
 PIXELS = (0, 2, 3)  # all dimensions but the channels
 LEAST = 1e-10  # a smaller variance is none

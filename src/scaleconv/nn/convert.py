@@ -15,7 +15,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..ops.signature import DEFAULT_SCALES, as_integer, check_flag, check_scales
+from ..ops.checks import as_integer, check_flag
+from ..ops.signature import DEFAULT_SCALES, check_scales
 from .layers import SIConv2d, TIConv2d
 from .rerouted import rerouted_class, why_not_rerouted
 
@@ -259,7 +260,7 @@ def check_module(model: Any) -> None:
 def _check_first(first: int | None, chosen: int) -> int:
     if first is None:
         return chosen
-    count = as_integer(first, f"`first` must be a whole number or None, got {first!r}")
+    count = as_integer(first, f"`first` must be an integer or None, got {first!r}")
     if not 1 <= count <= chosen:
         raise ValueError(f"`first` must be from 1 to the number of chosen layers (={chosen}), got {first}")
     return count

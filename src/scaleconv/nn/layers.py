@@ -7,16 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ops.checks import check_flag
 from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
-from ..ops.signature import (
-    DEFAULT_SCALES,
-    Padding,
-    check_flag,
-    check_layer,
-    check_reading,
-    check_scales,
-    check_transforms,
-)
+from ..ops.signature import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
 from ..ops.ti_conv import ti_conv2d
 from ..ops.transforms import Transform, scaling
 from .scales_state import ScalesState

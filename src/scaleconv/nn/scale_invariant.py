@@ -5,11 +5,9 @@ The Module owns the inner module and what is known of its grid; resampling and p
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from functools import cache
-from math import inf, isfinite
-from numbers import Real
+from math import isfinite
 from operator import index
 from typing import Any, Literal
 
@@ -17,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..ops.checks import as_number, check_choice, check_flag
 from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
-from ..ops.signature import DEFAULT_SCALES, check_choice, check_flag, check_scales
+from ..ops.signature import DEFAULT_SCALES, check_scales
 from .scales_state import ScalesState
 
 Pair = tuple[float, float]
@@ -297,7 +296,7 @@ def _kept(scales: tuple[float, ...], keep: str | Sequence[float]) -> list[int]:
     rule = "`keep` must be 'all' or a range (low, high)"
     if isinstance(keep, str) or not isinstance(keep, Sequence) or len(keep) != 2:
         raise TypeError(f"{rule}, got {keep!r}")
-    low, high = (_number(rule, bound) for bound in keep)
+    low, high = (as_number(bound, f"{rule}, got {bound!r}") for bound in keep)
     if not low <= 1 <= high:
         raise ValueError(f"{rule} that contains 1, the scale that covers every position, got {keep!r}")
     return [place for place in order if low * 0.999 <= scales[place] <= high * 1.001]
@@ -319,15 +318,7 @@ def _pair(name: str, value: float | Sequence[float] | None) -> Pair | None:
     numbers = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if len(numbers) not in (1, 2):
         raise ValueError(f"{rule}, got {len(numbers)} of them")
-    first, last = (_number(rule, number) for number in (numbers[0], numbers[-1]))
+    first, last = (as_number(number, f"{rule}, got {number!r}") for number in (numbers[0], numbers[-1]))
     if not (isfinite(first) and isfinite(last)):
         raise ValueError(f"{rule}, got {value!r}")
     return first, last
-
-
-def _number(rule: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{rule}, got {value!r}")
-    with suppress(OverflowError):  # of a whole number beyond all floats
-        return float(value)
-    return inf

@@ -1,15 +1,14 @@
 """The arguments of a call: their types, their rules, and the messages for those that break one.
 
-Every check that needs only shapes and numbers is here; an error names the argument, the rule and the value.
+Every check that needs only shapes and numbers is here, those of single values in `checks`; an error names the argument,
+the rule and the value.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
-from operator import index
 from typing import Any
 
+from .checks import as_integer, as_number, check_choice, check_count, check_flag
 from .geometry import Axis, Geometry, Matrix, Reading, identity, make_geometry, scaled, scales_of
 from .transforms import LARGEST_SCALE, Transform
 
@@ -203,8 +202,7 @@ def check_layer(
 ) -> None:
     """Say what is wrong with the arguments of a layer over so many axes, if anything is."""
     for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
-        if as_integer(value, f"`{name}` must be an integer, got {value!r}") < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}")
+        check_count(name, value)
     for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
         if value % groups:
             raise ValueError(f"`{name}` (={value}) must be divisible by `groups` (={groups})")
@@ -237,30 +235,17 @@ def check_reading(interpolation: str, border: str) -> Reading:
     return Reading(interpolation, border)
 
 
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Say so if the value is none of these words."""
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def check_flag(name: str, value: Any) -> bool:
-    """Return a bool, or say that it is none."""
-    if not isinstance(value, bool):
-        raise TypeError(f"`{name}` must be True or False, got {value!r}")
-    return value
-
-
 def check_factors(scales: Iterable[float]) -> tuple[float, ...]:
     """Return the factors as floats, or say what is wrong with them."""
     if isinstance(scales, (str, set, frozenset)) or not isinstance(scales, Iterable):  # a set has no order
         raise TypeError(f"`scales` must be a sequence of numbers, got {scales!r}")
-    values = tuple(scales)
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"`scales` must hold numbers, got {value!r}")
-        if not 0 < value <= LARGEST_SCALE:
+    checked = []
+    for value in scales:
+        scale = as_number(value, f"`scales` must hold numbers, got {value!r}")
+        if not 0 < scale <= LARGEST_SCALE:
             raise ValueError(f"`scales` must be positive and at most {LARGEST_SCALE}, got {value!r}")
-    return tuple(float(value) for value in values)
+        checked.append(scale)
+    return tuple(checked)
 
 
 def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
@@ -304,14 +289,6 @@ def _numbers(name: str, value: Size, least: int, axes: int) -> tuple[int, ...]:
     if min(numbers) < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value!r}")
     return tuple(numbers) if len(numbers) == axes else (numbers[0],) * axes
-
-
-def as_integer(value: Any, refusal: str) -> int:
-    """A plain integer for an integer of any kind, NumPy's too; a bool is none."""
-    if not isinstance(value, bool):
-        with suppress(TypeError):
-            return index(value)
-    raise TypeError(refusal)
 
 
 def _padding(
