@@ -82,7 +82,7 @@ WRONG_ARGUMENTS = {
     "kernel too large": (
         {"dilation": (1, 5)},
         ValueError,
-        "`input` width (=9) plus padding (=0) must be at least the reach of the kernel (=11)",
+        "`input` width (=9) plus padding (=0) must be at least the extent of the kernel (=11)",
     ),
 }
 

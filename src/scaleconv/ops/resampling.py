@@ -109,8 +109,8 @@ def linear_map(coordinates: Sequence[float], length: int, support: float = 1.0, 
     where the line is shrunk (antialiasing).
     """
     position = settle(torch.tensor(coordinates, dtype=torch.float64, device="cpu"), length, reading).unsqueeze(1)
-    reach = math.ceil(support)
-    index = position.floor().long() + torch.arange(1 - reach, reach + 1, device="cpu")  # (n, 2 · reach)
+    radius = math.ceil(support)
+    index = position.floor().long() + torch.arange(1 - radius, radius + 1, device="cpu")  # (n, 2 · radius)
     weight = (1 - (position - index).abs() / support).clamp(min=0)
     weight = torch.where((index >= 0) & (index < length), weight, 0)
     if support > 1:

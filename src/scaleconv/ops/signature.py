@@ -181,11 +181,11 @@ def _check_convolution(
         length, total = image_shape[axis - axes], pads[2 * axis] + pads[2 * axis + 1]
         if length < 1:
             raise ValueError(f"`input` {name} must be at least 1, got {length}")
-        reach = dilations[axis] * (kernel[axis] - 1) + 1
-        if length + total < reach:
+        kernel_extent = dilations[axis] * (kernel[axis] - 1) + 1
+        if length + total < kernel_extent:
             raise ValueError(
                 f"`input` {name} (={length}) plus padding (={total}) "
-                f"must be at least the reach of the kernel (={reach})"
+                f"must be at least the extent of the kernel (={kernel_extent})"
             )
     return strides, pads, dilations, groups
 

@@ -104,10 +104,10 @@ class _Axis:
 
     def __init__(self, length: int, size: int, kernel: int, stride: int, padding: Sequence[int], dilation: int) -> None:
         self.length, self.size, self.stride = length, size, stride
-        reach = dilation * (kernel - 1) + 1
-        self.responses = (self.size + padding[0] + padding[1] - reach) // stride + 1
-        self.outputs = (length + padding[0] + padding[1] - reach) // stride + 1
-        self.kernel_centre = dilation * (kernel - 1) / 2 - padding[0]
+        reach = dilation * (kernel - 1)
+        self.responses = (self.size + padding[0] + padding[1] - reach - 1) // stride + 1
+        self.outputs = (length + padding[0] + padding[1] - reach - 1) // stride + 1
+        self.kernel_centre = reach / 2 - padding[0]
 
     def sources(self, scale: float, device: torch.device) -> Tensor:
         """Where each sample reads the input."""
@@ -145,9 +145,9 @@ def read_axis(
     """Read one axis at the given coordinates, linear between neighbours."""
     last = images.shape[dim] - 1
     position = settle(coordinates, images.shape[dim], reading)
-    before, reach = position.floor(), math.ceil(support)
+    before, radius = position.floor(), math.ceil(support)
     taken, total = [], torch.zeros_like(position)
-    for offset in range(1 - reach, reach + 1):
+    for offset in range(1 - radius, radius + 1):
         pixel = before + offset
         weight = (1 - (position - pixel).abs() / support).clamp(min=0)
         weight = torch.where((pixel >= 0) & (pixel <= last), weight, 0)
