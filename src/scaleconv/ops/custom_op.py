@@ -176,7 +176,7 @@ def differentiable_backward(
 ti_conv2d.register_autograd(_differentiate, setup_context=_keep)
 
 
-class PlainTIConv2d(torch.autograd.Function):
+class EagerTIConv2d(torch.autograd.Function):
     """What the operator does, for tensors that nothing traces or transforms, without the time of the dispatcher."""
 
     @staticmethod

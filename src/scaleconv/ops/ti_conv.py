@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import custom_op
-from .dispatch import is_plain, must_be_traced, refuse_jit_trace
+from .dispatch import is_eager, needs_plain_operations, refuse_jit_trace
 from .geometry import competing_order
 from .signature import Padding, Settings, Size, check_ti_call
 from .traceable import traceable_conv
@@ -164,10 +164,10 @@ def evaluate(
 
 def _evaluate(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> tuple[Tensor, Tensor]:
     """Output and winner by the way that suits the tensors and whatever traces or transforms them."""
-    if len(settings.matrices) == 1 or images.ndim == 5 or must_be_traced(images, weight, bias, settings):
+    if needs_plain_operations(images, weight, bias, settings):
         return traceable_conv(images, weight, bias, settings)
-    if is_plain(images, weight, bias):
-        results: tuple[Tensor, Tensor] = custom_op.PlainTIConv2d.apply(images, weight, bias, settings)
+    if is_eager(images, weight, bias):
+        results: tuple[Tensor, Tensor] = custom_op.EagerTIConv2d.apply(images, weight, bias, settings)
         return results
     planned: tuple[Tensor, Tensor] = custom_op.ti_conv2d(images, weight, bias, *settings.arguments)
     return planned
