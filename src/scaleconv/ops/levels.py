@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .geometry import SLACK
+from .geometry import SLACK, is_inside, source, support_of, target
 from .traceable import indices, read_axis
 
 POOLS = ("max", "logsumexp", "mean")
@@ -50,11 +50,9 @@ def rescale(images: Tensor, scale: float, size: Sequence[int], antialias: bool =
         >>> rescale(images, 0.5, level_size((20, 30), 0.5)).shape
         torch.Size([2, 3, 10, 15])
     """
-    support = max(1.0, 1 / scale) if antialias else 1.0
     for dim, samples in zip((2, 3), size, strict=True):
-        centre = (images.shape[dim] - 1) / 2
-        sources = (indices(samples, images.device) - (samples - 1) / 2) / scale + centre
-        images = read_axis(images, dim, sources, support)
+        sources = source(indices(samples, images.device), scale, images.shape[dim], samples)
+        images = read_axis(images, dim, sources, support_of(scale, antialias))
     return images
 
 
@@ -86,11 +84,9 @@ def align(
     """
     inside = []
     for axis, outputs in enumerate(output_size):
-        t, o = stride[axis], offset[axis]
-        place = t * indices(outputs, response.device) + o - (image_size[axis] - 1) / 2
-        targets = (scale * place + (size[axis] - 1) / 2 - o) / t
-        last = response.shape[2 + axis] - 1
-        inside.append((targets >= -0.5 - SLACK) & (targets <= last + 0.5 + SLACK))
+        places = indices(outputs, response.device)
+        targets = target(places, scale, image_size[axis], size[axis], stride[axis], offset[axis])
+        inside.append(is_inside(targets, response.shape[2 + axis]))
         response = read_axis(response, 2 + axis, targets)
     covered = inside[0].unsqueeze(1) & inside[1]
     return response, covered.to(response.device)

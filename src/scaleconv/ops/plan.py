@@ -29,7 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading
+from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading, support_of
 from .planes import plane_alignment, plane_sampling
 from .resampling import AxisMap, linear_map
 from .signature import Signature
@@ -362,7 +362,7 @@ def _canvas(
     dilation = (1, 1) if form == "im2col" else (height.dilation, width.dilation)
     strips, top = [], 0
     for level, band in zip(levels, bands, strict=True):
-        supports = [max(1.0, 1 / abs(scale)) if antialias else 1.0 for scale in level.scales]
+        supports = [support_of(scale, antialias) for scale in level.scales]
         reading, across = signature.reading, (0, len(level.width.targets))
         rows = axis_maps(height, level.height, form, supports[0], (band.start, band.stop), reading)
         columns = axis_maps(width, level.width, form, supports[1], across, reading)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import Matrix, PlaneLevel, Reading
-from .resampling import AxisMap, SparseMap, is_inside, repeated, settle
+from .geometry import Matrix, PlaneLevel, Reading, is_inside
+from .resampling import AxisMap, SparseMap, repeated, settle
 
 
 def mapped(matrix: Matrix, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -97,11 +97,6 @@ def settle(coordinates: Tensor, length: int, reading: Reading) -> Tensor:
     return coordinates.clamp(min=0).minimum(last)
 
 
-def is_inside(coordinates: Tensor, length: int) -> Tensor:
-    """Whether a line reaches so far: half a pixel beyond its first and its last."""
-    return (coordinates >= -0.5 - SLACK) & (coordinates <= length - 0.5 + SLACK)
-
-
 def linear_map(coordinates: Sequence[float], length: int, support: float = 1.0, reading: Reading = BILINEAR) -> AxisMap:
     """Read a line at the given coordinates, linear between neighbours, edge pixels clamped.
 

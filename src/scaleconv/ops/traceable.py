@@ -12,9 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import BILINEAR, Matrix, Reading, canvas_size, competing_order, scales_of
+from .geometry import (
+    BILINEAR,
+    Matrix,
+    Reading,
+    canvas_size,
+    competing_order,
+    is_inside,
+    scales_of,
+    source,
+    support_of,
+    target,
+)
 from .planes import neighbours, sources, targets
-from .resampling import is_inside, settle
+from .resampling import settle
 from .signature import Settings
 
 
@@ -72,7 +83,7 @@ def _by_axes(
     """The aligned responses of a level, read along one axis after the other, and the outputs that it covers."""
     level, device = images, images.device
     for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
-        support = max(1.0, 1 / abs(scale)) if settings.antialias else 1.0
+        support = support_of(scale, settings.antialias)
         level = read_axis(level, dim, line.sources(scale, device), support, settings.reading) if scale != 1 else level
     aligned, covered = respond(level), None
     for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
@@ -111,12 +122,12 @@ class _Axis:
 
     def sources(self, scale: float, device: torch.device) -> Tensor:
         """Where each sample reads the input."""
-        return (indices(self.size, device) - (self.size - 1) / 2) / scale + (self.length - 1) / 2
+        return source(indices(self.size, device), scale, self.length, self.size)
 
     def targets(self, scale: float, device: torch.device) -> Tensor:
         """Where each output reads the response."""
-        place = self.stride * indices(self.outputs, device) + self.kernel_centre - (self.length - 1) / 2
-        return (scale * place + (self.size - 1) / 2 - self.kernel_centre) / self.stride
+        outputs = indices(self.outputs, device)
+        return target(outputs, scale, self.length, self.size, self.stride, self.kernel_centre)
 
 
 def indices(length: int, device: torch.device) -> Tensor:
