@@ -53,6 +53,18 @@ def scales_of(matrix: Matrix) -> tuple[float, ...] | None:
     return matrix[:: axes + 1] if alone else None
 
 
+def count_responses(length: int, kernel: int, stride: int = 1, dilation: int = 1, padding: int = 0) -> int:
+    """How many responses a convolution has along an axis; below 1 if the kernel does not fit. Sizes may be symbolic.
+
+    `padding` is that of both ends together.
+
+    Example:
+        >>> count_responses(9, kernel=3, stride=2, padding=2)
+        5
+    """
+    return (length + padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
 def source(q: Place, scale: float, length: int, size: int) -> Place:
     """Where sample q of a level of this size reads an axis of this length: u of `si_conv2d`."""
     return (q - (size - 1) / 2) / scale + (length - 1) / 2
@@ -119,7 +131,7 @@ class Axis:
 
     def response_size(self, size: int) -> int:
         """Responses of the convolution to an input of this size; below 1 if the kernel does not fit."""
-        return (size + sum(self.padding) - self.reach - 1) // self.stride + 1
+        return count_responses(size, self.kernel, self.stride, self.dilation, sum(self.padding))
 
     @property
     def reach(self) -> int:

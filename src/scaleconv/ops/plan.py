@@ -29,7 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading, support_of
+from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading, count_responses, support_of
 from .planes import plane_alignment, plane_sampling
 from .resampling import AxisMap, linear_map
 from .signature import Signature
@@ -372,10 +372,7 @@ def _canvas(
         top += -(-len(sample[0]) // stride[0]) * stride[0]
     last = strips[-1]
     size = (last.top + len(last.sample[0]), max(len(strip.sample[1]) for strip in strips))
-    response = tuple(
-        (length - d * (taps - 1) - 1) // t + 1
-        for length, d, taps, t in zip(size, dilation, kernel, stride, strict=True)
-    )
+    response = [count_responses(*along) for along in zip(size, kernel, stride, dilation, strict=True)]
     taps = kernel if form == "im2col" and (planar or signature.groups == 1) else None
     cut = any(band.stop - band.start < len(level.height.targets) for level, band in zip(levels, bands, strict=True))
     stride = (stride[0] if response[0] > 1 else 1, stride[1] if response[1] > 1 else 1)  # as in `Axis.stride_matters`

@@ -18,6 +18,7 @@ from .geometry import (
     Reading,
     canvas_size,
     competing_order,
+    count_responses,
     is_inside,
     scales_of,
     source,
@@ -115,10 +116,9 @@ class _Axis:
 
     def __init__(self, length: int, size: int, kernel: int, stride: int, padding: Sequence[int], dilation: int) -> None:
         self.length, self.size, self.stride = length, size, stride
-        reach = dilation * (kernel - 1)
-        self.responses = (self.size + padding[0] + padding[1] - reach - 1) // stride + 1
-        self.outputs = (length + padding[0] + padding[1] - reach - 1) // stride + 1
-        self.kernel_centre = reach / 2 - padding[0]
+        convolution = (kernel, stride, dilation, padding[0] + padding[1])
+        self.responses, self.outputs = count_responses(size, *convolution), count_responses(length, *convolution)
+        self.kernel_centre = dilation * (kernel - 1) / 2 - padding[0]
 
     def sources(self, scale: float, device: torch.device) -> Tensor:
         """Where each sample reads the input."""
