@@ -12,7 +12,7 @@ from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
 from ..ops.signature import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
 from ..ops.ti_conv import ti_conv2d
 from ..ops.transforms import Transform, scaling
-from .scales_state import ScalesState
+from .scales_state import ScalesState, scales_as_text
 
 for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole
@@ -250,5 +250,4 @@ class SIConv3d(_SIConv, nn.Conv3d):
 
 def _named(scales: Iterable[float], antialias: bool) -> str:
     """The scales of a layer as its text names them."""
-    numbers = ", ".join(f"{scale:.3g}" for scale in scales)
-    return f"scales=({numbers}){', antialias=True' if antialias else ''}"
+    return f"scales={scales_as_text(scales)}{', antialias=True' if antialias else ''}"

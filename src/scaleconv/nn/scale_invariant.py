@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ops.checks import as_number, check_choice, check_flag
+from ..ops.custom_op import is_channels_last
 from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
 from ..ops.signature import DEFAULT_SCALES, check_scales
-from .scales_state import ScalesState
+from .scales_state import ScalesState, scales_as_text
 
 Pair = tuple[float, float]
 NORMS = ("joint", "level")
@@ -167,8 +168,7 @@ class ScaleInvariant(ScalesState):
 
     def _level(self, x: Tensor, scale: float, size: Sequence[int]) -> Tensor:
         """The input at one scale, laid out in memory as the input is."""
-        channels_last = x.stride(1) == 1 < x.shape[1]
-        layout = torch.channels_last if channels_last else torch.contiguous_format
+        layout = torch.channels_last if is_channels_last(x) else torch.contiguous_format
         return rescale(x, scale, size, self.antialias).contiguous(memory_format=layout)
 
     def _answer(self, x: Tensor) -> Tensor:
@@ -194,11 +194,10 @@ class ScaleInvariant(ScalesState):
     _grid._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def extra_repr(self) -> str:
-        scales = ", ".join(f"{scale:.3g}" for scale in self.scales)
         grid = "" if self.stride is None else f", stride={self.stride}, offset={self.offset}"
         antialias = ", antialias=True" if self.antialias else ""
         return (
-            f"scales=({scales}), pool={self.pool!r}, keep={self.keep!r}, size={self.size!r}{grid}, "
+            f"scales={scales_as_text(self.scales)}, pool={self.pool!r}, keep={self.keep!r}, size={self.size!r}{grid}, "
             f"norm={self.norm!r}{antialias}"
         )
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .geometry import SLACK, is_inside, source, support_of, target
-from .traceable import indices, read_axis
+from .traceable import find_wins, indices, read_axis
 
 POOLS = ("max", "logsumexp", "mean")
 
@@ -111,8 +111,7 @@ def pool_levels(answers: Sequence[Answer], pool: str, levels: int) -> tuple[Tens
     largest, winner = first.values, torch.full_like(first.values, first.index, dtype=torch.uint8)
     for answer in answers[1:]:
         values = answer.values
-        wins = values >= largest if answer.index < first.index else values > largest
-        wins = (wins | values.isnan()) & answer.covered
+        wins = find_wins(values, largest, answer.covered, wins_ties=answer.index < first.index)
         largest, winner = torch.where(wins, values, largest), torch.where(wins, answer.index, winner)
     if pool == "max":
         return largest, winner

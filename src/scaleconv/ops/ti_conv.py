@@ -129,9 +129,8 @@ def ti_conv2d(
         >>> torch.allclose(turned, torch.rot90(output, 1, (2, 3)), atol=1e-4)
         True
     """
-    transforms = tuple(transforms) if isinstance(transforms, Iterator) else transforms  # which can be read but once
-    arguments = (stride, padding, dilation, groups, transforms, interpolation, border)
-    return evaluate(check_ti_call, input, weight, bias, arguments, return_winner)
+    convolution, reading = (stride, padding, dilation, groups), (interpolation, border)
+    return evaluate(check_ti_call, input, weight, bias, convolution, transforms, reading, return_winner)
 
 
 def evaluate(
@@ -139,15 +138,21 @@ def evaluate(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    arguments: tuple[Any, ...],
+    convolution: tuple[Any, ...],
+    maps: Iterable[Any],
+    others: tuple[Any, ...],
     return_winner: bool,
     axes: int = 2,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Check a call on images with so many axes, by the function given, and evaluate it."""
+    """Check a call on images with so many axes and evaluate it.
+
+    `check` gets the shapes, then stride, padding, dilation and groups, the scales or transforms, and the `others`.
+    """
     refuse_jit_trace()
+    maps = tuple(maps) if isinstance(maps, Iterator) else maps  # which can be read but once
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
-    settings = _settings(check, (input.shape, weight.shape, *arguments))
+    settings = _settings(check, (input.shape, weight.shape, *convolution, maps, *others))
     images = input if input.ndim == axes + 2 else input.unsqueeze(0)
     if axes == 1:
         images, weight = images.unsqueeze(2), weight.unsqueeze(2)

@@ -69,10 +69,15 @@ def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings
             aligned, covered = _by_axes(images, respond, lines, scales, settings)
         else:
             aligned, covered = _by_planes(images, respond, lines, matrix, settings.reading)
-        wins = (aligned >= output if index < one else aligned > output) | aligned.isnan()
-        wins = wins if covered is None else wins & covered
+        wins = find_wins(aligned, output, covered, wins_ties=index < one)
         output, winner = torch.where(wins, aligned, output), torch.where(wins, code, winner)
     return output, winner
+
+
+def find_wins(aligned: Tensor, best: Tensor, covered: Tensor | None, *, wins_ties: bool) -> Tensor:
+    """Where a level beats the best so far: where it covers, and is larger, NaN, or equal and wins ties."""
+    wins = (aligned >= best if wins_ties else aligned > best) | aligned.isnan()
+    return wins if covered is None else wins & covered
 
 
 Convolve = Callable[[Tensor], Tensor]
