@@ -130,16 +130,15 @@ def convert(
                 unfit[name] = reason
             else:
                 chosen[name] = (layer, wanted)
+    listed = "; ".join(f"{name}: {reason}" for name, reason in unfit.items())
     if not chosen:
-        found = "; ".join(f"{name}: {reason}" for name, reason in unfit.items())
         raise ValueError(
             f"`model` (={type(model).__name__}) must hold a Conv2d that `include`, `exclude`, `scales`, `where` choose"
-            + (f" and that can be swapped ({found})" if unfit else "")
+            + (f" and that can be swapped ({listed})" if unfit else "")
         )
     for layer, wanted in list(chosen.values())[: _check_first(first, len(chosen))]:
         _swap(layer, wanted, antialias)
     if unfit:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in unfit.items())
         warnings.warn(f"left alone by `convert`: {listed}", stacklevel=2)
     return network
 

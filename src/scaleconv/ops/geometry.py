@@ -172,13 +172,11 @@ class Level:
     """One entry of the pyramid whose map treats each axis alone.
 
     Attributes:
-        index: its place in the list of maps.
         code: its place in the order in which all maps compete, and so its value in the winner map.
         wins_ties: whether it also wins where it only equals the levels before it in that order.
         scales: of the height and of the width.
     """
 
-    index: int
     code: int
     wins_ties: bool
     scales: tuple[float, float]
@@ -204,7 +202,7 @@ class PlaneLevel:
     """One entry of the pyramid whose map mixes the axes. Pairs are (height, width).
 
     Attributes:
-        index, code, wins_ties: as in `Level`.
+        code, wins_ties: as in `Level`.
         matrix: the map, from the input to the level.
         image, size, response, output: sizes of the input, of the level, of its responses and of the output.
         sampled: rows and columns of the level that the kernel sees; those outside of it are zeros of the padding.
@@ -212,7 +210,6 @@ class PlaneLevel:
         reading: of the input and of the responses.
     """
 
-    index: int
     code: int
     wins_ties: bool
     matrix: Matrix
@@ -264,14 +261,14 @@ def make_geometry(height: Axis, width: Axis, matrices: tuple[Matrix, ...], readi
     one = matrices.index(identity(2))
     levels = []
     for code, index in enumerate(competing_order(one, len(matrices))):
-        level = _place(height, width, matrices[index], reading, (index, code, index < one))
+        level = _place(height, width, matrices[index], reading, (code, index < one))
         if level is not None:
             levels.append(level)
     return Geometry(height, width, tuple(levels))
 
 
 def _place(
-    height: Axis, width: Axis, matrix: Matrix, reading: Reading, place: tuple[int, int, bool]
+    height: Axis, width: Axis, matrix: Matrix, reading: Reading, place: tuple[int, bool]
 ) -> Level | PlaneLevel | None:
     if scales := scales_of(matrix):
         vertical, horizontal = (

@@ -138,7 +138,9 @@ MOST_IMAGES = 16  # of which both axes are taken at once
 
 @dataclass(frozen=True, eq=False)
 class SparseMap:
-    """A resampling of both axes in one, as a sparse matrix (CSR) on the pixels of an image.
+    """A resampling as a sparse matrix (CSR) on the pixels of an image: of both axes in one, or of one axis alone.
+
+    To that of one axis, each line across it is a pixel.
 
     Attributes:
         size: (height, width) of the result.
@@ -239,16 +241,16 @@ def repeated(
     return SparseMap(size, taps, source, images, *_for_images(first, index, weight, source, images))
 
 
-Matrix = Callable[[AxisMap, int, torch.dtype], SparseMap]
+MakeMatrix = Callable[[AxisMap, int, torch.dtype], SparseMap]
 
 
-def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap, matrix: Matrix = axis_matrix) -> Tensor:
+def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap, matrix: MakeMatrix) -> Tensor:
     """Resample images (N, H, W, C) on a CPU, one axis after the other: (N, h, w, C). `matrix` may keep what it made."""
     lines = _resample_rows(pixels, rows, matrix).transpose(1, 2)
     return _resample_rows(lines, columns, matrix).transpose(1, 2)
 
 
-def _resample_rows(pixels: Tensor, axis: AxisMap, matrix: Matrix) -> Tensor:
+def _resample_rows(pixels: Tensor, axis: AxisMap, matrix: MakeMatrix) -> Tensor:
     """(N, H, W, C) → (N, h, W, C)."""
     if axis.is_identity:
         return pixels

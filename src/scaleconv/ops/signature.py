@@ -20,7 +20,7 @@ DEFAULT_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(-2, 4))
 
 @dataclass(frozen=True)
 class Settings:
-    """Checked arguments, one number per axis; `padding` is above, below, left, right."""
+    """Checked arguments, one number per axis; `padding` has two: before and after the first axis, then the next."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]

@@ -145,12 +145,16 @@ def read_plane(
 ) -> tuple[Tensor, Tensor | None]:
     """Read images of this size at places (y, x); and where there was anything to be read, None if everywhere."""
     read, there = neighbours(places, size, reading)
-    pixels, result = images.flatten(2), None
-    for place, weight in read:
-        taken = pixels.index_select(2, place.flatten().to(images.device, torch.long)).unflatten(2, place.shape)
-        part = taken * weight.to(images.device, images.dtype) if len(read) > 1 else taken
-        result = part if result is None else result + part
-    assert result is not None
+    pixels = images.flatten(2)
+
+    def weighted(place: Tensor, weight: Tensor) -> Tensor:
+        read_at = place.flatten().to(images.device, torch.long)
+        taken: Tensor = pixels.index_select(2, read_at).unflatten(2, place.shape)
+        return taken * weight.to(images.device, images.dtype) if len(read) > 1 else taken
+
+    result = weighted(*read[0])
+    for neighbour in read[1:]:
+        result = result + weighted(*neighbour)
     there = None if there is None else there.to(images.device)
     return result if there is None else torch.where(there, result, 0), there
 
@@ -171,10 +175,12 @@ def read_axis(
         taken.append((torch.where(weight > 0, pixel, before), weight))
     shape = [1] * images.ndim
     shape[dim] = -1
-    result = None
-    for pixel, weight in taken:
+
+    def weighted(pixel: Tensor, weight: Tensor) -> Tensor:
         share = (weight / total).to(images.device, images.dtype).view(shape)
-        part = images.index_select(dim, pixel.to(images.device, torch.long)) * share
-        result = part if result is None else result + part
-    assert result is not None
+        return images.index_select(dim, pixel.to(images.device, torch.long)) * share
+
+    result = weighted(*taken[0])
+    for neighbour in taken[1:]:
+        result = result + weighted(*neighbour)
     return result
