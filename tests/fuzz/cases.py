@@ -41,8 +41,8 @@ class Call:
         if dice.random() < 0.1:
             self.padding = dice.choice(["same", "valid"])
             self.stride = [1, 1] if self.padding == "same" else self.stride
-        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
-        least = [max(1, n - 2 * p) for n, p in zip(reach, self.pads(first=True), strict=True)]
+        extent = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
+        least = [max(1, n - 2 * p) for n, p in zip(extent, self.pads(first=True), strict=True)]
         size = [n + dice.choice([0, 0, 1, 2, 3, 5, 8]) for n in least]
         self.images_shape = [dice.choice([0, 1, 1, 2, 3]), self.groups * per_group, *size]
         self.weight_shape = [filters, per_group, *self.kernel]

@@ -49,8 +49,8 @@ def calls(draw):
     if kind == "same":
         stride = (1, 1)
     padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) if kind == "numbers" else kind
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight_shape[2:], strict=True)]
-    size = [draw(st.integers(n + 1, n + 6)) for n in reach]
+    extent = [d * (k - 1) + 1 for d, k in zip(dilation, weight_shape[2:], strict=True)]
+    size = [draw(st.integers(n + 1, n + 6)) for n in extent]
     other = st.one_of(
         st.floats(0.2, 0.4),
         st.floats(0.4, 0.99),

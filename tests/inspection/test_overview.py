@@ -87,7 +87,7 @@ def test_a_plain_network_can_be_summarised():
         ({"input_size": (3, 12, 10)}, ValueError, r"`input_size` must be \(N, C, H, W\), got \(3, 12, 10\)"),
         ({"input_size": 12}, ValueError, r"`input_size` must be \(N, C, H, W\), got 12"),
         ({"input_size": (1, 3, 0, 10)}, ValueError, "`input_size` must be at least 1, got 0"),
-        ({"input_size": (1, 3, 8.5, 10)}, TypeError, "`input_size` must be a whole number, got 8.5"),
+        ({"input_size": (1, 3, 8.5, 10)}, TypeError, "`input_size` must be an integer, got 8.5"),
         ({"repeats": -1}, ValueError, "`repeats` must be at least 0, got -1"),
     ],
     ids=str,

@@ -126,5 +126,5 @@ def test_nothing_to_count_and_no_such_image_are_refused():
         scale_usage(convert(network()), [IMAGES, "digits"])
     with pytest.raises(ValueError, match="`image` must be from 0 to 2, got 3"):
         winners(convert(network()), IMAGES).plot(image=3)
-    with pytest.raises(TypeError, match=r"`image` must be a whole number, got 0\.5"):
+    with pytest.raises(TypeError, match=r"`image` must be an integer, got 0\.5"):
         winners(convert(network()), IMAGES).plot(image=0.5)

@@ -81,6 +81,7 @@ WRONG_ARGUMENTS = {
     "negative rate": (lambda: Recipe(learning_rate=-1), ValueError, "`learning_rate` must be at least 0, got -1"),
     "NaN decay": (lambda: Recipe(weight_decay=math.nan), ValueError, "`weight_decay` must be at least 0, got nan"),
     "infinite rate": (lambda: Recipe(learning_rate=math.inf), ValueError, "`learning_rate` must be finite, got inf"),
+    "rate beyond floats": (lambda: Recipe(learning_rate=10**400), ValueError, "`learning_rate` must be finite, got 10"),
     "rate of text": (lambda: Recipe(learning_rate="a"), TypeError, "`learning_rate` must be a number, got 'a'"),
     "momentum": (lambda: Recipe(momentum=1.5), ValueError, "`momentum` must be below 1, got 1.5"),
     "target of text": (lambda: Recipe(sparsity_target="a"), TypeError, "`sparsity_target` must be a number, got 'a'"),

@@ -180,7 +180,7 @@ def test_a_reference_takes_the_place_of_the_plain_network():
         ({"images": IMAGES[:0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1"),
         ({"images": IMAGES / 0}, ValueError, "`images` must hold finite numbers, got NaN or infinity"),
         ({"steps": -1}, ValueError, "`steps` must be at least 0, got -1"),
-        ({"steps": 1.5}, TypeError, "`steps` must be a whole number, got 1.5"),
+        ({"steps": 1.5}, TypeError, "`steps` must be an integer, got 1.5"),
         ({"batch": 0}, ValueError, "`batch` must be at least 1, got 0"),
         ({"reference": 3}, TypeError, r"`reference` must be a torch\.nn\.Module, got int"),
         ({"reference": biased()[:2]}, ValueError, "`reference` must have the layers of `model`, but has no '2'"),

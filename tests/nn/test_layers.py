@@ -241,6 +241,12 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("kind", [SIConv1d, SIConv2d, SIConv3d])
+def test_an_antialias_that_is_no_truth_value_is_refused_when_a_layer_is_made(kind):
+    with pytest.raises(TypeError, match="`antialias` must be True or False, got 'no'"):
+        kind(1, 1, 3, antialias="no")
+
+
 @pytest.mark.parametrize(("arguments", "error", "message"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("name", LAYERS)
 def test_arguments_of_the_convolution_are_refused_when_a_layer_is_made(name, arguments, error, message):

@@ -466,6 +466,7 @@ WRONG_ARGUMENTS = {
     "keep without 1": ({"keep": (1.2, 2)}, ValueError, "that contains 1, the scale that covers every position, got (1"),
     "keep backwards": ({"keep": (2, 0.5)}, ValueError, "that contains 1, the scale that covers every position, got (2"),
     "keep of nothing": ({"keep": (math.nan, 2)}, ValueError, "that contains 1"),
+    "antialias": ({"antialias": "no"}, TypeError, "`antialias` must be True or False, got 'no'"),
     "stride alone": ({"stride": 2}, ValueError, "`stride` and `offset` must be given together, got 2 and None"),
     "offset alone": ({"offset": 0}, ValueError, "`stride` and `offset` must be given together, got None and 0"),
     "zero stride": ({"stride": 0, "offset": 0}, ValueError, "`stride` must be above 0, got 0"),

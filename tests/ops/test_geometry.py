@@ -89,14 +89,14 @@ def test_a_level_must_fit_on_both_axes():
 
 def test_levels_compete_so_that_ties_go_to_the_scale_listed_first():
     geometry = geometry_of(axis(9), axis(9), (3, 2, 1, 0.5))
-    competing = [(level.index, level.code, level.wins_ties) for level in geometry.levels]
-    assert competing == [(2, 0, False), (1, 1, True), (0, 2, True), (3, 3, False)]
+    competing = [(level.scales[0], level.code, level.wins_ties) for level in geometry.levels]
+    assert competing == [(1, 0, False), (2, 1, True), (3, 2, True), (0.5, 3, False)]
 
 
 def test_a_level_that_takes_no_part_keeps_its_code_to_itself():
     geometry = geometry_of(axis(9, kernel=5), axis(9, kernel=5), (0.2, 2, 1, 0.3, 3))
-    kept = [(level.scales[0], level.index, level.code) for level in geometry.levels]
-    assert kept == [(1, 2, 0), (2, 1, 1), (3, 4, 4)]
+    kept = [(level.scales[0], level.code) for level in geometry.levels]
+    assert kept == [(1, 0), (2, 1), (3, 4)]
 
 
 def test_scale_one_competes_first_then_those_before_it_and_then_those_behind():

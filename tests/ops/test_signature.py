@@ -8,6 +8,7 @@ import torch
 
 from scaleconv import SIConv2d, si_conv2d
 from scaleconv.ops.signature import check_scales
+from scaleconv.ops.ti_conv import _check_once
 
 IMAGES, WEIGHT = torch.rand(1, 4, 8, 9), torch.rand(6, 2, 3, 3)
 
@@ -61,6 +62,9 @@ WRONG_ARGUMENTS = {
         ValueError,
         "`padding` 'same' needs a `stride` of 1, got (2, 2)",
     ),
+    "antialias of text": ({"antialias": "no"}, TypeError, "`antialias` must be True or False, got 'no'"),
+    "antialias of a number": ({"antialias": 1}, TypeError, "`antialias` must be True or False, got 1"),
+    "antialias of a list": ({"antialias": [False]}, TypeError, "`antialias` must be True or False, got [False]"),
     "zero dilation": ({"dilation": 0}, ValueError, "`dilation` must be at least 1, got 0"),
     "zero groups": ({"groups": 0}, ValueError, "`groups` must be at least 1, got 0"),
     "fractional groups": ({"groups": 2.0}, TypeError, "`groups` must be an integer, got 2.0"),
@@ -78,7 +82,7 @@ WRONG_ARGUMENTS = {
     "kernel too large": (
         {"dilation": (1, 5)},
         ValueError,
-        "`input` width (=9) plus padding (=0) must be at least the reach of the kernel (=11)",
+        "`input` width (=9) plus padding (=0) must be at least the extent of the kernel (=11)",
     ),
 }
 
@@ -87,6 +91,24 @@ WRONG_ARGUMENTS = {
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=re.escape(message)):
         si_conv2d(IMAGES, WEIGHT, **{"groups": 2, **arguments})
+
+
+EQUAL_TO_RIGHT_ONES = {
+    "whole fractions": ({"stride": (1.0, 1.0)}, {"stride": (1, 1)}, "`stride` must be an integer or a pair"),
+    "a boolean pad": ({"padding": (True, 1)}, {"padding": (1, 1)}, "`padding` must be an integer or a pair"),
+    "a boolean scale": ({"scales": (True, 2)}, {"scales": (1, 2)}, "`scales` must hold numbers, got True"),
+    "a boolean stride": ({"stride": True}, {"stride": 1}, "`stride` must be an integer or a pair of integers"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "right", "message"), EQUAL_TO_RIGHT_ONES.values(), ids=EQUAL_TO_RIGHT_ONES)
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_arguments_of_a_wrong_type_are_named_whatever_was_called_before(warm, wrong, right, message):
+    _check_once.cache_clear()
+    if warm:
+        si_conv2d(IMAGES, WEIGHT, groups=2, **right)
+    with pytest.raises(TypeError, match=re.escape(message)):
+        si_conv2d(IMAGES, WEIGHT, groups=2, **wrong)
 
 
 WRONG_TENSORS = {

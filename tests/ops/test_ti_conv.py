@@ -339,7 +339,7 @@ WRONG = {
     "stride": ({"stride": 0}, ValueError, "`stride` must be at least 1, got 0"),
     "padding": ({"padding": "full"}, ValueError, "`padding` must be integers, 'same' or 'valid', got 'full'"),
     "groups": ({"groups": 2.0}, TypeError, "`groups` must be an integer, got 2.0"),
-    "kernel": ({"dilation": 9}, ValueError, "`input` height (=8) plus padding (=0) must be at least the reach"),
+    "kernel": ({"dilation": 9}, ValueError, "`input` height (=8) plus padding (=0) must be at least the extent"),
 }
 
 

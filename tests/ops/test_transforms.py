@@ -92,7 +92,7 @@ WRONG = {
     "three columns": (lambda: affine([[1, 0, 0], [0, 1, 0]]), TypeError, "`matrix` must be two pairs of numbers, got"),
     "one row": (lambda: affine([[1, 0]]), TypeError, "`matrix` must be two pairs of numbers, got [[1, 0]]"),
     "a number": (lambda: affine(1), TypeError, "`matrix` must be two pairs of numbers, got 1"),
-    "text inside": (lambda: affine([[1, "0"], [0, 1]]), TypeError, "`matrix` must hold numbers, got '0'"),
+    "text inside": (lambda: affine([[1, "0"], [0, 1]]), TypeError, "`matrix[0][1]` must be a number, got '0'"),
     "huge entries": (lambda: Transform(((1e9, 0), (0, 1))), ValueError, "`matrix` must hold numbers of at most 1000"),
 }
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from ..data.folders import Size
 from ..data.loading import TASKS
 from ..models.convnet import ConvNet, Shape
-from ..models.images import check_count
 from ..models.resnet import make_resnet18
 from ..models.unet import UNet
 from ..nn import ScaleInvariant, convert
-from ..ops.signature import DEFAULT_SCALES, check_choice, check_scales
+from ..ops.checks import check_choice, check_count
+from ..ops.signature import DEFAULT_SCALES, check_scales
 from .checkpoint import load_checkpoint, make_fitting
 from .parsing import brief, build
 

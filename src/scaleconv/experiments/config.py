@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from numbers import Real
 from typing import Any
@@ -20,12 +19,12 @@ from ..metrics import NEURONS
 from ..models import LATER, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
 from ..models import TITLES as NETWORKS
 from ..models.alignment import ALIGNMENTS, BORDERS
-from ..models.images import check_count
 from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
 from ..nn.scale_invariant import NORMS, SIZES
+from ..ops.checks import as_number, check_choice, check_count
 from ..ops.levels import POOLS
-from ..ops.signature import DEFAULT_SCALES, check_choice, check_scales
+from ..ops.signature import DEFAULT_SCALES, check_scales
 from .parsing import brief
 
 # All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.
@@ -443,8 +442,6 @@ def check_finite(config: Any, *names: str) -> None:
     """Refuse what a record cannot hold: infinity, NaN, and an integer that is too large for a float."""
     for name in names:
         value = getattr(config, name)
-        finite = False
-        with suppress(OverflowError):
-            finite = not isinstance(value, Real) or math.isfinite(value)  # what is no number is refused elsewhere
-        if not finite:
+        number = isinstance(value, Real) and not isinstance(value, bool)  # what is none is refused elsewhere
+        if number and not math.isfinite(as_number(value, name)):
             raise ValueError(f"`{name}` must be finite, got {brief(value)}")

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..ops.signature import check_choice
+from ..ops.checks import check_choice
 from .records import run_file, writing
 from .sgd import choose_device
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..models import DENSE, UNSUPERVISED
-from ..ops.signature import check_choice
+from ..ops.checks import check_choice
 from .config import LARGEST_SEED, TITLES, Settings, check_least, check_most
 
 FIGURES = ("lines", "bars")

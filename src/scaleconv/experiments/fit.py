@@ -26,7 +26,7 @@ from torch import nn
 from ..data.atomic import remove_leftovers
 from ..data.loading import ImageData, ImageSet, Order, load_folder
 from ..data.progress import make_progress
-from ..models.images import check_count
+from ..ops.checks import check_count
 from .checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
 from .classifier import Classifier, NetworkSpec, load, make_classifier, network_config
 from .distributed import join_processes, joint_norms

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 
 from ..data.augment import check_augmentations, draw_placement, place, place_masks
 from ..data.masks import IGNORE
-from ..models.images import check_count, check_number
-from ..ops.signature import check_choice
+from ..ops.checks import check_choice, check_count, check_number
 from .checkpoint import check_shapes
 from .classifier import Classifier
 from .config import LARGEST_SEED, check_finite

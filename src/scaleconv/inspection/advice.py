@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +10,8 @@ from torch import Tensor, nn
 from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import convert
 from ..nn.layers import SIConv2d
-from ..nn.observe import check_count, check_images, evaluating, find_layers, hooked
+from ..nn.observe import check_images, evaluating, find_layers, hooked
+from ..ops.checks import as_number, check_count
 from ..table import Table, terminal_width
 from .pictures import Figure, make_figure, name_the_layers
 from .winner_maps import Shares, scale_usage
@@ -103,9 +103,7 @@ def recommend(model: nn.Module, images: Tensor, *, least: float = 0.05, repeats:
     """
     layers, images = find_layers(model), check_images(images)
     check_count("repeats", repeats)
-    if isinstance(least, bool) or not isinstance(least, Real):
-        raise TypeError(f"`least` must be a number, got {least!r}")
-    if not 0 <= least <= 1:
+    if not 0 <= as_number(least, f"`least` must be a number, got {least!r}") <= 1:
         raise ValueError(f"`least` must be from 0 to 1, got {least}")
     inputs = _inputs(model, layers, images)
     usage = scale_usage(model, images)

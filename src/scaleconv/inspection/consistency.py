@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isfinite, nan
-from numbers import Real
+from math import inf, nan
 
 import torch
 from torch import Tensor, nn
 
 from ..metrics.equivariance import rescale
 from ..nn.convert import check_module
-from ..nn.observe import check_count, check_images, evaluating
+from ..nn.observe import check_images, evaluating
+from ..ops.checks import check_count, check_number
 from ..ops.signature import check_factors
 from ..table import Table, terminal_width
 from .pictures import Figure, make_figure
@@ -100,11 +100,7 @@ def check_scale(
     images, factors = check_images(images), check_factors(scales)
     if not factors:
         raise ValueError("`scales` must hold a number at least, got none")
-    if isinstance(fill, bool) or not isinstance(fill, Real):
-        raise TypeError(f"`fill` must be a number, got {fill!r}")
-    if not isfinite(fill):
-        raise ValueError(f"`fill` must be finite, got {fill!r}")
-    batch = check_count("batch", batch)
+    fill, batch = check_number("fill", fill, least=-inf), check_count("batch", batch)
     same, distance, norm = (dict.fromkeys(factors, 0.0) for _ in range(3))
     compared = dict.fromkeys(factors, 0.0)
     with evaluating(model):

@@ -12,8 +12,9 @@ from torch.nn.modules.conv import _ConvNd
 from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import check_module, revert, skipped
 from ..nn.layers import SIConv2d
-from ..nn.observe import check_count, evaluating, hooked
+from ..nn.observe import evaluating, hooked
 from ..nn.rerouted import Reroute
+from ..ops.checks import check_count
 from ..ops.macs import macs
 from ..table import Table, terminal_width
 
@@ -117,7 +118,7 @@ def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) ->
         repeats: timings of each, of which the median counts; 0 measures no time.
 
     Raises:
-        TypeError: `model` is not a Module, or a size not a whole number.
+        TypeError: `model` is not a Module, or a size not an integer.
         ValueError: not four sizes, a size below 1, or `repeats` below 0.
 
     Example:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..nn.observe import check_count, check_images, evaluating, find_layers, watching_winners
+from ..nn.observe import check_images, evaluating, find_layers, watching_winners
+from ..ops.checks import check_count
 from ..table import Table, terminal_width
 from .pictures import Figure, make_figure, name_the_layers, scale_colours
 

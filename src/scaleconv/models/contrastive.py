@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..ops.checks import check_count, check_flag, check_number
 from .boltzmann import Boltzmann, draw_hidden, draw_visible
-from .images import check_count, check_number
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ class Recipe:
         check_number("momentum", self.momentum, below=1)
         if not 0 < check_number("sparsity_target", self.sparsity_target) < 1:
             raise ValueError(f"`sparsity_target` must lie between 0 and 1, got {self.sparsity_target}")
-        if not isinstance(self.persistent, bool):
-            raise TypeError(f"`persistent` must be True or False, got {self.persistent!r}")
+        check_flag("persistent", self.persistent)
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 1."""

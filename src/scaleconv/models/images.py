@@ -1,38 +1,14 @@
-"""Checks of what the RBMs and their classifier are given; an error names the argument, the rule and the value."""
+"""Checks of what the RBMs and their classifier are given: sizes and tensors.
 
-import math
+An error names the argument, the rule and the value.
+"""
+
 from collections.abc import Sequence
-from contextlib import suppress
-from numbers import Real
-from operator import index
 from typing import Any
 
 from torch import Tensor
 
-
-def check_count(name: str, value: Any, *, least: int = 1) -> int:
-    """An integer of any kind, NumPy's too, by default a positive one; a bool is none."""
-    number = None
-    if not isinstance(value, bool):
-        with suppress(TypeError):
-            number = index(value)
-    if number is None:
-        raise TypeError(f"`{name}` must be an integer, got {value!r}")
-    if number < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {number}")
-    return number
-
-
-def check_number(name: str, value: Any, *, below: float = math.inf) -> float:
-    """A number of at least 0, below a bound; a bool is none."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"`{name}` must be a number, got {value!r}")
-    number = float(value)
-    if not number >= 0:
-        raise ValueError(f"`{name}` must be at least 0, got {value}")
-    if not number < below:
-        raise ValueError(f"`{name}` must be {'finite' if below == math.inf else f'below {below:g}'}, got {value}")
-    return number
+from ..ops.checks import check_count
 
 
 def check_size(name: str, value: int | Sequence[int]) -> tuple[int, int]:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..ops.checks import check_count
 from .boltzmann import Boltzmann, Identity, Rescaling, draw_hidden, draw_visible
 from .contrastive import ContrastiveDivergence, Progress, Recipe
-from .images import check_count, check_images, check_parameter
+from .images import check_images, check_parameter
 
 RARE = 0.01  # visible biases start as if every pixel were on at least this often, and off at least this often
 CHUNK = 1000  # images at a time where nothing is learned: bounds the memory

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .images import check_count, check_number, check_parameter
+from ..ops.checks import check_count, check_number
+from .images import check_parameter
 from .logistic import minimise
 
 ITERATIONS = 400

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..ops.checks import check_count, check_number
 from ..ops.signature import check_scales
 from .contrastive import Progress, Recipe
-from .images import check_count, check_number
 from .rbm import RBM
 from .si_rbm import ENLARGING_SCALES, SIRBM
 from .softmax import Choice, choose_softmax

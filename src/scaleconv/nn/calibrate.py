@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..ops.checks import check_count
 from .convert import Network, copy_network, revert
 from .layers import SIConv2d
-from .observe import check_count, check_images, evaluating, find_layers
+from .observe import check_images, evaluating, find_layers
 
 PIXELS = (0, 2, 3)  # all dimensions but the channels
 LEAST = 1e-10  # a smaller variance is none
@@ -113,10 +114,14 @@ def _match_statistics(plain: nn.Module, network: nn.Module, images: Tensor) -> N
         corrected: Tensor = module.forward(call.input)
         return corrected
 
-    layers = [name for name, module in network.named_modules() if isinstance(module, SIConv2d | _BatchNorm)]
-    with _comparing(plain, network, layers, correct):
+    with _comparing(plain, network, _compared(network), correct):
         plain(images)
         network(images)
+
+
+def _compared(network: nn.Module) -> list[str]:
+    """The names of the layers that are compared with the plain ones."""
+    return [name for name, module in network.named_modules() if isinstance(module, SIConv2d | _BatchNorm)]
 
 
 def _match_layer(layer: SIConv2d, call: Call) -> None:
@@ -163,10 +168,9 @@ def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch
         least = DEAD * call.plain_output.square().mean() + LEAST
         losses.append((error.square().mean(dims) / call.plain_output.var(dims).clamp(min=least)).mean())
 
-    layers = [name for name, module in network.named_modules() if isinstance(module, SIConv2d | _BatchNorm)]
     drawn = torch.Generator().manual_seed(0)
     parameters = [parameter for layer in find_layers(network).values() for parameter in layer.parameters()]
-    with _comparing(plain, network, [*layers, ""], compare), _only_trainable(network, parameters):
+    with _comparing(plain, network, [*_compared(network), ""], compare), _only_trainable(network, parameters):
         groups = [{"params": [each], "lr": RATE * float(each.detach().square().mean().sqrt())} for each in parameters]
         optimiser = torch.optim.Adam(groups, betas=(0.9, 0.99))
         rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / max(steps, 1))

@@ -15,7 +15,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..ops.signature import DEFAULT_SCALES, as_integer, check_scales
+from ..ops.checks import as_integer, check_flag
+from ..ops.signature import DEFAULT_SCALES, check_scales
 from .layers import SIConv2d, TIConv2d
 from .rerouted import rerouted_class, why_not_rerouted
 
@@ -103,6 +104,7 @@ def convert(
     check_module(model)
     included, excluded = _patterns("include", include), _patterns("exclude", exclude)
     by_pattern = _scales_by_pattern(scales)
+    check_flag("antialias", antialias)
     if not callable(where):
         raise TypeError(f"`where` must be a function of a name and a layer, got {type(where).__name__}")
     names = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)]
@@ -128,16 +130,15 @@ def convert(
                 unfit[name] = reason
             else:
                 chosen[name] = (layer, wanted)
+    listed = "; ".join(f"{name}: {reason}" for name, reason in unfit.items())
     if not chosen:
-        found = "; ".join(f"{name}: {reason}" for name, reason in unfit.items())
         raise ValueError(
             f"`model` (={type(model).__name__}) must hold a Conv2d that `include`, `exclude`, `scales`, `where` choose"
-            + (f" and that can be swapped ({found})" if unfit else "")
+            + (f" and that can be swapped ({listed})" if unfit else "")
         )
     for layer, wanted in list(chosen.values())[: _check_first(first, len(chosen))]:
         _swap(layer, wanted, antialias)
     if unfit:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in unfit.items())
         warnings.warn(f"left alone by `convert`: {listed}", stacklevel=2)
     return network
 
@@ -258,7 +259,7 @@ def check_module(model: Any) -> None:
 def _check_first(first: int | None, chosen: int) -> int:
     if first is None:
         return chosen
-    count = as_integer(first, f"`first` must be a whole number or None, got {first!r}")
+    count = as_integer(first, f"`first` must be an integer or None, got {first!r}")
     if not 1 <= count <= chosen:
         raise ValueError(f"`first` must be from 1 to the number of chosen layers (={chosen}), got {first}")
     return count

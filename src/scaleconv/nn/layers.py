@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ops.checks import check_flag
 from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
 from ..ops.signature import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
 from ..ops.ti_conv import ti_conv2d
 from ..ops.transforms import Transform, scaling
-from .scales_state import ScalesState
+from .scales_state import ScalesState, scales_as_text
 
 for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole
@@ -181,7 +182,7 @@ class SIConv2d(ScalesState, TIConv2d):
             dtype,
         )
         self.scales = check_scales(scales)
-        self.antialias = antialias
+        self.antialias = check_flag("antialias", antialias)
 
     interpolation = "bilinear"
     border = "zeros"
@@ -205,7 +206,7 @@ class _SIConv(ScalesState, _Convolution):
         self, *args: Any, scales: Iterable[float] = DEFAULT_SCALES, antialias: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.scales, self.antialias = check_scales(scales), antialias
+        self.scales, self.antialias = check_scales(scales), check_flag("antialias", antialias)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {_named(self.scales, self.antialias)}"
@@ -249,5 +250,4 @@ class SIConv3d(_SIConv, nn.Conv3d):
 
 def _named(scales: Iterable[float], antialias: bool) -> str:
     """The scales of a layer as its text names them."""
-    numbers = ", ".join(f"{scale:.3g}" for scale in scales)
-    return f"scales=({numbers}){', antialias=True' if antialias else ''}"
+    return f"scales={scales_as_text(scales)}{', antialias=True' if antialias else ''}"

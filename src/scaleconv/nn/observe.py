@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..ops.signature import as_integer
 from .convert import check_module
 from .layers import SIConv2d
 
@@ -34,14 +33,6 @@ def check_images(images: Any, name: str = "images") -> Tensor:
     if images.ndim != 4 or not len(images):
         raise ValueError(f"`{name}` must be (N, C, H, W), N at least 1, got shape {tuple(images.shape)}")
     return images
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number, at least so large; or say what is wrong with it."""
-    count = as_integer(value, f"`{name}` must be a whole number, got {value!r}")
-    if count < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {value}")
-    return count
 
 
 @contextmanager

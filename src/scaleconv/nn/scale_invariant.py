@@ -5,11 +5,9 @@ The Module owns the inner module and what is known of its grid; resampling and p
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from functools import cache
-from math import inf, isfinite
-from numbers import Real
+from math import isfinite
 from operator import index
 from typing import Any, Literal
 
@@ -17,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..ops.checks import as_number, check_choice, check_flag
+from ..ops.custom_op import is_channels_last
 from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
-from ..ops.signature import DEFAULT_SCALES, check_choice, check_scales
-from .scales_state import ScalesState
+from ..ops.signature import DEFAULT_SCALES, check_scales
+from .scales_state import ScalesState, scales_as_text
 
 Pair = tuple[float, float]
 NORMS = ("joint", "level")
@@ -112,7 +112,8 @@ class ScaleInvariant(ScalesState):
             raise ValueError(f"`stride` and `offset` must be given together, got {stride!r} and {offset!r}")
         self.module = module
         self.scales = check_scales(scales)
-        self.pool, self.keep, self.size, self.norm, self.antialias = pool, keep, size, norm, antialias
+        self.pool, self.keep, self.size, self.norm = pool, keep, size, norm
+        self.antialias = check_flag("antialias", antialias)
         self.stride, self.offset = _pair("stride", stride), _pair("offset", offset)
         if self.stride is not None and min(self.stride) <= 0:
             raise ValueError(f"`stride` must be above 0, got {stride!r}")
@@ -167,8 +168,7 @@ class ScaleInvariant(ScalesState):
 
     def _level(self, x: Tensor, scale: float, size: Sequence[int]) -> Tensor:
         """The input at one scale, laid out in memory as the input is."""
-        channels_last = x.stride(1) == 1 < x.shape[1]
-        layout = torch.channels_last if channels_last else torch.contiguous_format
+        layout = torch.channels_last if is_channels_last(x) else torch.contiguous_format
         return rescale(x, scale, size, self.antialias).contiguous(memory_format=layout)
 
     def _answer(self, x: Tensor) -> Tensor:
@@ -194,11 +194,10 @@ class ScaleInvariant(ScalesState):
     _grid._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def extra_repr(self) -> str:
-        scales = ", ".join(f"{scale:.3g}" for scale in self.scales)
         grid = "" if self.stride is None else f", stride={self.stride}, offset={self.offset}"
         antialias = ", antialias=True" if self.antialias else ""
         return (
-            f"scales=({scales}), pool={self.pool!r}, keep={self.keep!r}, size={self.size!r}{grid}, "
+            f"scales={scales_as_text(self.scales)}, pool={self.pool!r}, keep={self.keep!r}, size={self.size!r}{grid}, "
             f"norm={self.norm!r}{antialias}"
         )
 
@@ -296,7 +295,7 @@ def _kept(scales: tuple[float, ...], keep: str | Sequence[float]) -> list[int]:
     rule = "`keep` must be 'all' or a range (low, high)"
     if isinstance(keep, str) or not isinstance(keep, Sequence) or len(keep) != 2:
         raise TypeError(f"{rule}, got {keep!r}")
-    low, high = (_number(rule, bound) for bound in keep)
+    low, high = (as_number(bound, f"{rule}, got {bound!r}") for bound in keep)
     if not low <= 1 <= high:
         raise ValueError(f"{rule} that contains 1, the scale that covers every position, got {keep!r}")
     return [place for place in order if low * 0.999 <= scales[place] <= high * 1.001]
@@ -318,15 +317,7 @@ def _pair(name: str, value: float | Sequence[float] | None) -> Pair | None:
     numbers = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if len(numbers) not in (1, 2):
         raise ValueError(f"{rule}, got {len(numbers)} of them")
-    first, last = (_number(rule, number) for number in (numbers[0], numbers[-1]))
+    first, last = (as_number(number, f"{rule}, got {number!r}") for number in (numbers[0], numbers[-1]))
     if not (isfinite(first) and isfinite(last)):
         raise ValueError(f"{rule}, got {value!r}")
     return first, last
-
-
-def _number(rule: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{rule}, got {value!r}")
-    with suppress(OverflowError):  # of a whole number beyond all floats
-        return float(value)
-    return inf

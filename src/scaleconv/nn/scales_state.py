@@ -1,6 +1,7 @@
 """What every Module with scales tells the tools of PyTorch that save, load and script it. Computes nothing."""
 
 import warnings
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from torch import nn
@@ -28,8 +29,8 @@ class ScalesState(nn.Module):
         saved = local_metadata.get("scales", self.scales)
         if tuple(saved) != self.scales:
             warnings.warn(
-                f"weights that were trained at scales {_listed(saved)} are loaded into a {type(self).__name__} "
-                f"with scales {_listed(self.scales)}",
+                f"weights that were trained at scales {scales_as_text(saved)} are loaded into a {type(self).__name__} "
+                f"with scales {scales_as_text(self.scales)}",
                 stacklevel=2,
             )
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
@@ -40,5 +41,10 @@ class ScalesState(nn.Module):
         )
 
 
-def _listed(scales: tuple[float, ...]) -> str:
+def scales_as_text(scales: Iterable[float]) -> str:
+    """
+    Example:
+        >>> scales_as_text((1, 2 ** (1 / 3)))
+        '(1, 1.26)'
+    """
     return f"({', '.join(f'{scale:.3g}' for scale in scales)})"

@@ -7,6 +7,8 @@ from collections.abc import Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
+from .checks import check_count
+
 Value = TypeVar("Value")
 ROUNDS = 3  # times that everything kept was made room for, after which the cache is too small
 SLICE = 2**26  # bytes that are forgotten between two returns of memory to the system
@@ -50,10 +52,7 @@ class BoundedCache(Generic[Value]):
 
     def resize(self, nbytes: int) -> None:
         """Set another bound."""
-        if isinstance(nbytes, bool) or not isinstance(nbytes, int):
-            raise TypeError(f"`nbytes` must be an integer, got {nbytes!r}")
-        if nbytes < 0:
-            raise ValueError(f"`nbytes` must be at least 0, got {nbytes}")
+        nbytes = check_count("nbytes", nbytes, least=0)
         with self._lock:
             self.max_nbytes = nbytes
             self._make_room()

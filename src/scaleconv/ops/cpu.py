@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from .cache import BoundedCache
 from .plan import Canvas, PlaneStrip
-from .planes import plane_map
+from .planes import plane_matrix
 from .resampling import AxisMap, SparseMap, axis_matrix, resample, sparse_map
 
 MANY_CHANNELS = 16  # from which it is faster to take both axes at once
@@ -35,7 +35,7 @@ def sample(pixels: Tensor, canvas: Canvas) -> Tensor:
     """Put the rescaled images on the canvas: (N, H, W, C) → `canvas.shape`."""
     first = canvas.strips[0]
     if isinstance(first, PlaneStrip):
-        return _plane_map(first, "sample", canvas.size, pixels.dtype)(pixels)
+        return _plane_matrix(first, "sample", canvas.size, pixels.dtype)(pixels)
     if canvas.taps:
         return _resample(pixels, *first.sample, canvas, patch=canvas.taps)
     strips = [_resample(pixels, *strip.sample, canvas) for strip in canvas.strips]
@@ -48,7 +48,7 @@ def collect(sampled: Tensor, canvas: Canvas, total: Tensor, *, start: bool) -> N
         total.zero_()
     for strip in canvas.strips:
         if isinstance(strip, PlaneStrip):
-            total += _plane_map(strip, "collect", strip.level.image, sampled.dtype)(sampled)
+            total += _plane_matrix(strip, "collect", strip.level.image, sampled.dtype)(sampled)
             continue
         rows, columns = strip.sample
         part = sampled if canvas.taps else sampled[:, strip.top : strip.top + len(rows), : len(columns)]
@@ -63,7 +63,7 @@ def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bi
     for strip in canvas.strips:
         covered, region = None, (slice(None), *strip.outputs)
         if isinstance(strip, PlaneStrip):
-            found = _plane_map(strip, "compete", strip.level.output, response.dtype)
+            found = _plane_matrix(strip, "compete", strip.level.output, response.dtype)
             aligned, covered, region = found(response), found.read, (slice(None),) * 3
         else:
             rows, columns = strip.align
@@ -90,7 +90,7 @@ def spread(grad: Tensor, winner: Tensor, canvas: Canvas) -> Tensor:
     for strip in canvas.strips:
         if isinstance(strip, PlaneStrip):
             won = only_won(grad, winner, strip.code)
-            return _plane_map(strip, "spread", canvas.response, grad.dtype)(won)
+            return _plane_matrix(strip, "spread", canvas.response, grad.dtype)(won)
         region = (slice(None), *strip.outputs)
         rows, columns = (axis.transposed for axis in strip.align)
         strips.append(_resample(only_won(grad[region], winner[region], strip.code), rows, columns, canvas))
@@ -137,12 +137,12 @@ def _axis_matrix(axis: AxisMap, images: int, dtype: torch.dtype) -> SparseMap:
     return _kept((axis, images, dtype), lambda: axis_matrix(axis, images, dtype))
 
 
-def _plane_map(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: torch.dtype) -> SparseMap:
+def _plane_matrix(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: torch.dtype) -> SparseMap:
     """The matrix of one step, which gives images of this size."""
 
     def make() -> SparseMap:
         plane = (strip.sample if step in ("sample", "collect") else strip.align)[1]
-        return plane_map(plane, size, dtype, transpose=step in ("collect", "spread"))
+        return plane_matrix(plane, size, dtype, transpose=step in ("collect", "spread"))
 
     return _kept((strip.level, step, dtype), make)
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .geometry import count_responses
 from .plan import Plan, make_plan
 from .scale_max import scale_max_backward, scale_max_forward
 from .signature import Settings, Signature
@@ -100,9 +101,9 @@ def _like(tensor: Tensor, other: Tensor) -> Tensor:
 def _(input, weight, bias, stride, padding, dilation, groups, matrices, interpolation, border, antialias):  # type: ignore[no-untyped-def]
     images, filters = input.shape[0], weight.shape[0]
     height, width = (
-        (input.shape[2 + i] + padding[2 * i] + padding[2 * i + 1] - dilation[i] * (weight.shape[2 + i] - 1) - 1)
-        // stride[i]
-        + 1
+        count_responses(
+            input.shape[2 + i], weight.shape[2 + i], stride[i], dilation[i], padding[2 * i] + padding[2 * i + 1]
+        )
         for i in (0, 1)
     )
     winner = input.new_empty((images, height, width, filters), dtype=torch.uint8).permute(0, 3, 1, 2)
@@ -176,7 +177,7 @@ def differentiable_backward(
 ti_conv2d.register_autograd(_differentiate, setup_context=_keep)
 
 
-class PlainTIConv2d(torch.autograd.Function):
+class EagerTIConv2d(torch.autograd.Function):
     """What the operator does, for tensors that nothing traces or transforms, without the time of the dispatcher."""
 
     @staticmethod

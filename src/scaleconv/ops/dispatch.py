@@ -16,13 +16,15 @@ KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 HAS_TRITON = find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") != "1"
 
 
-def must_be_traced(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> bool:
+def needs_plain_operations(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> bool:
     """Whether plain operations are to evaluate a call.
 
-    So do exporters, derivatives in forward mode, `torch.func.grad`, and devices without kernels of ours. A GPU does so
-    for clamped borders of maps that mix the axes: an edge pixel is read so often there that tables of who reads it
-    would not fit.
+    One map alone is a convolution, and volumes have no plan. Exporters, derivatives in forward mode, `torch.func.grad`
+    and devices without kernels of ours need them. A GPU needs them for float64, and for clamped borders of maps that
+    mix the axes: an edge pixel is read so often there that tables of who reads it would not fit.
     """
+    if len(settings.matrices) == 1 or images.ndim == 5:
+        return True
     # `torch.compiler.is_exporting` says yes to compilers, too. Before torch 2.7 an export keeps our operator.
     if getattr(torch.compiler, "_is_exporting_flag", False):
         return True
@@ -32,7 +34,7 @@ def must_be_traced(images: Tensor, weight: Tensor, bias: Tensor | None, settings
         return True
     if torch.compiler.is_compiling():
         return False
-    if images.is_cuda and not _has_tensor_cores(images.device):
+    if images.is_cuda and not _runs_our_kernels(images.device):
         return True
     tensors = [tensor for tensor in (images, weight, bias) if tensor is not None]
     return any(is_gradtrackingtensor(tensor) or _is_dual(tensor) for tensor in tensors)
@@ -47,7 +49,7 @@ def refuse_jit_trace() -> None:
         )
 
 
-def is_plain(*tensors: Tensor | None) -> bool:
+def is_eager(*tensors: Tensor | None) -> bool:
     """Whether nothing traces or transforms these tensors, so that no dispatcher has to see the call."""
     return (
         not torch.compiler.is_compiling()
@@ -62,6 +64,6 @@ def _is_dual(tensor: Tensor) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _has_tensor_cores(device: torch.device) -> bool:
+def _runs_our_kernels(device: torch.device) -> bool:
     """Whether the kernels were made for such a GPU: compute capability 8.0 or later."""
     return torch.cuda.get_device_capability(device) >= (8, 0)

@@ -2,7 +2,8 @@
 
 Plain numbers, computed once per call signature and cached; the tensor code of this room decides no sizes.
 A map that treats each axis alone, such as a scale, is planned axis by axis, by the equations in the docstring of
-`si_conv2d`; one that mixes them, such as a rotation, by those of `ti_conv2d`. No tensors here.
+`si_conv2d`; one that mixes them, such as a rotation, by those of `ti_conv2d`. No tensors are made here; the equations
+of one axis take one place or a tensor of them, for code that plans nothing.
 Paper, section 3.1: the operators T_i and their inverses.
 """
 
@@ -10,11 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SLACK = 1e-6  # forgives rounding where s·H meets an integer, or a position the edge of its coverage
 Matrix = tuple[float, ...]  # the rows of a square matrix, one after the other
 Pair = tuple[int, int]
+Place = TypeVar("Place", float, "Tensor")
 
 
 class Reading(NamedTuple):
@@ -46,6 +51,42 @@ def scales_of(matrix: Matrix) -> tuple[float, ...] | None:
     axes = math.isqrt(len(matrix))
     alone = all(value == 0 or place % (axes + 1) == 0 for place, value in enumerate(matrix))
     return matrix[:: axes + 1] if alone else None
+
+
+def count_responses(length: int, kernel: int, stride: int = 1, dilation: int = 1, padding: int = 0) -> int:
+    """How many responses a convolution has along an axis; below 1 if the kernel does not fit. Sizes may be symbolic.
+
+    `padding` is that of both ends together.
+
+    Example:
+        >>> count_responses(9, kernel=3, stride=2, padding=2)
+        5
+    """
+    return (length + padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def source(q: Place, scale: float, length: int, size: int) -> Place:
+    """Where sample q of a level of this size reads an axis of this length: u of `si_conv2d`."""
+    return (q - (size - 1) / 2) / scale + (length - 1) / 2
+
+
+def target(p: Place, scale: float, length: int, size: int, stride: float, kernel_centre: float) -> Place:
+    """Where output p reads the responses of a level of this size: v of `si_conv2d`."""
+    return (scale * (stride * p + kernel_centre - (length - 1) / 2) + (size - 1) / 2 - kernel_centre) / stride
+
+
+@overload
+def is_inside(place: float, length: int) -> bool: ...
+@overload
+def is_inside(place: "Tensor", length: int) -> "Tensor": ...
+def is_inside(place: "float | Tensor", length: int) -> "bool | Tensor":
+    """Whether a line reaches so far: half a pixel beyond its first and its last."""
+    return (place >= -0.5 - SLACK) & (place <= length - 0.5 + SLACK)
+
+
+def support_of(scale: float, antialias: bool) -> float:
+    """Pixels on either side that a sample of a level reads: more than one if a shrunk level averages them."""
+    return max(1.0, 1 / abs(scale)) if antialias else 1.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +131,7 @@ class Axis:
 
     def response_size(self, size: int) -> int:
         """Responses of the convolution to an input of this size; below 1 if the kernel does not fit."""
-        return (size + sum(self.padding) - self.reach - 1) // self.stride + 1
+        return count_responses(size, self.kernel, self.stride, self.dilation, sum(self.padding))
 
     @property
     def reach(self) -> int:
@@ -116,16 +157,10 @@ class Axis:
         response_size = self.response_size(size)
         if size < 1 or response_size < 1:
             return None
-        input_centre, level_centre = (self.length - 1) / 2, (size - 1) / 2
-        kernel_centre = self.kernel_centre
-        sources = tuple((q - level_centre) / scale + input_centre for q in range(size))
-        targets = [
-            (scale * (self.stride * p + kernel_centre - input_centre) + level_centre - kernel_centre) / self.stride
-            for p in range(self.output_size)
-        ]
-        inside = [
-            p for p, v in enumerate(targets) if border != "zeros" or -0.5 - SLACK <= v <= response_size - 0.5 + SLACK
-        ]
+        sources = tuple(source(q, scale, self.length, size) for q in range(size))
+        sizes, stride, kernel_centre = (self.length, size), self.stride, self.kernel_centre
+        targets = [target(p, scale, *sizes, stride, kernel_centre) for p in range(self.output_size)]
+        inside = [p for p, v in enumerate(targets) if border != "zeros" or is_inside(v, response_size)]
         if not inside:
             return None
         covered = (inside[0], inside[-1] + 1)
@@ -137,13 +172,11 @@ class Level:
     """One entry of the pyramid whose map treats each axis alone.
 
     Attributes:
-        index: its place in the list of maps.
         code: its place in the order in which all maps compete, and so its value in the winner map.
         wins_ties: whether it also wins where it only equals the levels before it in that order.
         scales: of the height and of the width.
     """
 
-    index: int
     code: int
     wins_ties: bool
     scales: tuple[float, float]
@@ -169,7 +202,7 @@ class PlaneLevel:
     """One entry of the pyramid whose map mixes the axes. Pairs are (height, width).
 
     Attributes:
-        index, code, wins_ties: as in `Level`.
+        code, wins_ties: as in `Level`.
         matrix: the map, from the input to the level.
         image, size, response, output: sizes of the input, of the level, of its responses and of the output.
         sampled: rows and columns of the level that the kernel sees; those outside of it are zeros of the padding.
@@ -177,7 +210,6 @@ class PlaneLevel:
         reading: of the input and of the responses.
     """
 
-    index: int
     code: int
     wins_ties: bool
     matrix: Matrix
@@ -229,14 +261,14 @@ def make_geometry(height: Axis, width: Axis, matrices: tuple[Matrix, ...], readi
     one = matrices.index(identity(2))
     levels = []
     for code, index in enumerate(competing_order(one, len(matrices))):
-        level = _place(height, width, matrices[index], reading, (index, code, index < one))
+        level = _place(height, width, matrices[index], reading, (code, index < one))
         if level is not None:
             levels.append(level)
     return Geometry(height, width, tuple(levels))
 
 
 def _place(
-    height: Axis, width: Axis, matrix: Matrix, reading: Reading, place: tuple[int, int, bool]
+    height: Axis, width: Axis, matrix: Matrix, reading: Reading, place: tuple[int, bool]
 ) -> Level | PlaneLevel | None:
     if scales := scales_of(matrix):
         vertical, horizontal = (

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .geometry import SLACK
-from .traceable import indices, read_axis
+from .geometry import SLACK, is_inside, source, support_of, target
+from .traceable import find_wins, indices, read_axis
 
 POOLS = ("max", "logsumexp", "mean")
 
@@ -50,11 +50,9 @@ def rescale(images: Tensor, scale: float, size: Sequence[int], antialias: bool =
         >>> rescale(images, 0.5, level_size((20, 30), 0.5)).shape
         torch.Size([2, 3, 10, 15])
     """
-    support = max(1.0, 1 / scale) if antialias else 1.0
     for dim, samples in zip((2, 3), size, strict=True):
-        centre = (images.shape[dim] - 1) / 2
-        sources = (indices(samples, images.device) - (samples - 1) / 2) / scale + centre
-        images = read_axis(images, dim, sources, support)
+        sources = source(indices(samples, images.device), scale, images.shape[dim], samples)
+        images = read_axis(images, dim, sources, support_of(scale, antialias))
     return images
 
 
@@ -86,11 +84,9 @@ def align(
     """
     inside = []
     for axis, outputs in enumerate(output_size):
-        t, o = stride[axis], offset[axis]
-        place = t * indices(outputs, response.device) + o - (image_size[axis] - 1) / 2
-        targets = (scale * place + (size[axis] - 1) / 2 - o) / t
-        last = response.shape[2 + axis] - 1
-        inside.append((targets >= -0.5 - SLACK) & (targets <= last + 0.5 + SLACK))
+        places = indices(outputs, response.device)
+        targets = target(places, scale, image_size[axis], size[axis], stride[axis], offset[axis])
+        inside.append(is_inside(targets, response.shape[2 + axis]))
         response = read_axis(response, 2 + axis, targets)
     covered = inside[0].unsqueeze(1) & inside[1]
     return response, covered.to(response.device)
@@ -115,8 +111,7 @@ def pool_levels(answers: Sequence[Answer], pool: str, levels: int) -> tuple[Tens
     largest, winner = first.values, torch.full_like(first.values, first.index, dtype=torch.uint8)
     for answer in answers[1:]:
         values = answer.values
-        wins = values >= largest if answer.index < first.index else values > largest
-        wins = (wins | values.isnan()) & answer.covered
+        wins = find_wins(values, largest, answer.covered, wins_ties=answer.index < first.index)
         largest, winner = torch.where(wins, values, largest), torch.where(wins, answer.index, winner)
     if pool == "max":
         return largest, winner

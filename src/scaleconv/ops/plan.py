@@ -13,8 +13,9 @@ below the other, so that one convolution serves them all. A level of a large ima
 each with a canvas of its own, which bounds the memory. Both are strips: some outputs of one level, somewhere on a
 canvas.
 
-A map that mixes the axes, such as a rotation, is dense. To the executors its image is one long row, its level is
-another, and the map between them that of a single axis; so they need to know of no other kind.
+A map that mixes the axes, such as a rotation, is dense. Its image is one long row, its level is another, and the map
+between them that of a single axis. So the kernels of a GPU need to know of no other kind; a CPU has one sparse matrix
+for each step of such a level.
 
 A plan is made of plain numbers and sparse matrices on the host; CPU and GPU execute the same one.
 """
@@ -24,12 +25,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading
+from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading, count_responses, support_of
 from .planes import plane_alignment, plane_sampling
 from .resampling import AxisMap, linear_map
 from .signature import Signature
@@ -124,6 +125,7 @@ class Canvas:
     """Strips one below the other, sampled, convolved and aligned at once.
 
     Attributes:
+        form: of the levels; what follows from it is below.
         size: rows and columns that are sampled.
         response: rows and columns of responses.
         stride, dilation: of the convolution, which needs no padding.
@@ -142,7 +144,7 @@ class Canvas:
     taps: Pair | None
     planar: bool
     band: bool
-    made: dict[Hashable, object] = field(default_factory=dict)
+    made: dict[Hashable, Any] = field(default_factory=dict)
 
     def elements(self, signature: Signature) -> int:
         """Elements of one image on the canvas and of its responses."""
@@ -266,7 +268,7 @@ def _make_plan(
     alone = not (share or planar or (gpu and signature.depthwise))
     canvases = []
     for kind, group in groupby(list(zip(levels, forms, strict=True))[alone:], key=lambda pair: pair[1]):
-        for some in _sharing([level for level, _ in group], share, gpu and kind == "dense"):
+        for some in _sharing([level for level, _ in group], gpu and kind == "dense", share):
             if isinstance(some, PlaneLevel):
                 canvases.append(_plane_canvas(signature, some))
             else:
@@ -279,14 +281,14 @@ def _elements(signature: Signature, level: Level | PlaneLevel) -> int:
     return math.prod(level.size) * signature.in_channels + math.prod(level.response) * signature.out_channels
 
 
-def _sharing(levels: Sequence[Level | PlaneLevel], every: bool, neighbours: bool) -> list[list[Level] | PlaneLevel]:
-    """Which of these levels share a canvas: all of them, or `neighbours` that are about as wide."""
+def _sharing(levels: Sequence[Level | PlaneLevel], allowed: bool, every: bool) -> list[list[Level] | PlaneLevel]:
+    """Which of these levels share a canvas: none unless `allowed`; then `every` one, or neighbours about as wide."""
     groups: list[list[Level] | PlaneLevel] = []
     for level in levels:
         before = groups[-1] if groups else None
         if isinstance(level, PlaneLevel):
             groups.append(level)
-        elif neighbours and isinstance(before, list) and (every or _as_wide([*before, level])):
+        elif allowed and isinstance(before, list) and (every or _as_wide([*before, level])):
             before.append(level)
         else:
             groups.append([level])
@@ -362,7 +364,7 @@ def _canvas(
     dilation = (1, 1) if form == "im2col" else (height.dilation, width.dilation)
     strips, top = [], 0
     for level, band in zip(levels, bands, strict=True):
-        supports = [max(1.0, 1 / abs(scale)) if antialias else 1.0 for scale in level.scales]
+        supports = [support_of(scale, antialias) for scale in level.scales]
         reading, across = signature.reading, (0, len(level.width.targets))
         rows = axis_maps(height, level.height, form, supports[0], (band.start, band.stop), reading)
         columns = axis_maps(width, level.width, form, supports[1], across, reading)
@@ -372,10 +374,7 @@ def _canvas(
         top += -(-len(sample[0]) // stride[0]) * stride[0]
     last = strips[-1]
     size = (last.top + len(last.sample[0]), max(len(strip.sample[1]) for strip in strips))
-    response = tuple(
-        (length - d * (taps - 1) - 1) // t + 1
-        for length, d, taps, t in zip(size, dilation, kernel, stride, strict=True)
-    )
+    response = [count_responses(*along) for along in zip(size, kernel, stride, dilation, strict=True)]
     taps = kernel if form == "im2col" and (planar or signature.groups == 1) else None
     cut = any(band.stop - band.start < len(level.height.targets) for level, band in zip(levels, bands, strict=True))
     stride = (stride[0] if response[0] > 1 else 1, stride[1] if response[1] > 1 else 1)  # as in `Axis.stride_matters`

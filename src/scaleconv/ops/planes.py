@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import Matrix, PlaneLevel, Reading
-from .resampling import AxisMap, SparseMap, is_inside, repeated, settle
+from .geometry import Matrix, PlaneLevel, Reading, is_inside
+from .resampling import AxisMap, SparseMap, repeated, settle
 
 
 def mapped(matrix: Matrix, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +99,7 @@ def _plane_map(
     return AxisMap(index.long(), weight, size[0] * size[1])
 
 
-def plane_map(plane: AxisMap, size: tuple[int, int], dtype: torch.dtype, *, transpose: bool = False) -> SparseMap:
+def plane_matrix(plane: AxisMap, size: tuple[int, int], dtype: torch.dtype, *, transpose: bool = False) -> SparseMap:
     """The map of a plane as CSR; or its transpose, which gives an image of this size."""
     row, entry = plane.weight.nonzero(as_tuple=True)
     column, weight = plane.index[row, entry], plane.weight[row, entry]

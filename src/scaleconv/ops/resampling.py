@@ -97,11 +97,6 @@ def settle(coordinates: Tensor, length: int, reading: Reading) -> Tensor:
     return coordinates.clamp(min=0).minimum(last)
 
 
-def is_inside(coordinates: Tensor, length: int) -> Tensor:
-    """Whether a line reaches so far: half a pixel beyond its first and its last."""
-    return (coordinates >= -0.5 - SLACK) & (coordinates <= length - 0.5 + SLACK)
-
-
 def linear_map(coordinates: Sequence[float], length: int, support: float = 1.0, reading: Reading = BILINEAR) -> AxisMap:
     """Read a line at the given coordinates, linear between neighbours, edge pixels clamped.
 
@@ -109,8 +104,8 @@ def linear_map(coordinates: Sequence[float], length: int, support: float = 1.0, 
     where the line is shrunk (antialiasing).
     """
     position = settle(torch.tensor(coordinates, dtype=torch.float64, device="cpu"), length, reading).unsqueeze(1)
-    reach = math.ceil(support)
-    index = position.floor().long() + torch.arange(1 - reach, reach + 1, device="cpu")  # (n, 2 · reach)
+    radius = math.ceil(support)
+    index = position.floor().long() + torch.arange(1 - radius, radius + 1, device="cpu")  # (n, 2 · radius)
     weight = (1 - (position - index).abs() / support).clamp(min=0)
     weight = torch.where((index >= 0) & (index < length), weight, 0)
     if support > 1:
@@ -143,7 +138,9 @@ MOST_IMAGES = 16  # of which both axes are taken at once
 
 @dataclass(frozen=True, eq=False)
 class SparseMap:
-    """A resampling of both axes in one, as a sparse matrix (CSR) on the pixels of an image.
+    """A resampling as a sparse matrix (CSR) on the pixels of an image: of both axes in one, or of one axis alone.
+
+    To that of one axis, each line across it is a pixel.
 
     Attributes:
         size: (height, width) of the result.
@@ -244,16 +241,16 @@ def repeated(
     return SparseMap(size, taps, source, images, *_for_images(first, index, weight, source, images))
 
 
-Matrix = Callable[[AxisMap, int, torch.dtype], SparseMap]
+MakeMatrix = Callable[[AxisMap, int, torch.dtype], SparseMap]
 
 
-def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap, matrix: Matrix = axis_matrix) -> Tensor:
+def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap, matrix: MakeMatrix) -> Tensor:
     """Resample images (N, H, W, C) on a CPU, one axis after the other: (N, h, w, C). `matrix` may keep what it made."""
     lines = _resample_rows(pixels, rows, matrix).transpose(1, 2)
     return _resample_rows(lines, columns, matrix).transpose(1, 2)
 
 
-def _resample_rows(pixels: Tensor, axis: AxisMap, matrix: Matrix) -> Tensor:
+def _resample_rows(pixels: Tensor, axis: AxisMap, matrix: MakeMatrix) -> Tensor:
     """(N, H, W, C) → (N, h, W, C)."""
     if axis.is_identity:
         return pixels

@@ -3,7 +3,7 @@
 The contract is here; `ti_conv` evaluates it, and `scaleconv.nn` only owns the parameters.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal, overload
 
 from torch import Tensor
@@ -189,5 +189,5 @@ def _evaluate(
     return_winner: bool,
     axes: int,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    scales = tuple(scales) if isinstance(scales, Iterator) else scales  # which can be read but once
-    return evaluate(check_si_call, input, weight, bias, (*convolution, scales, antialias, axes), return_winner, axes)
+    others = (antialias, axes)
+    return evaluate(check_si_call, input, weight, bias, convolution, scales, others, return_winner, axes)

@@ -1,15 +1,14 @@
 """The arguments of a call: their types, their rules, and the messages for those that break one.
 
-Every check that needs only shapes and numbers is here; an error names the argument, the rule and the value.
+Every check that needs only shapes and numbers is here, those of single values in `checks`; an error names the argument,
+the rule and the value.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
-from operator import index
 from typing import Any
 
+from .checks import as_integer, as_number, check_choice, check_count, check_flag
 from .geometry import Axis, Geometry, Matrix, Reading, identity, make_geometry, scaled, scales_of
 from .transforms import LARGEST_SCALE, Transform
 
@@ -21,7 +20,7 @@ DEFAULT_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(-2, 4))
 
 @dataclass(frozen=True)
 class Settings:
-    """Checked arguments, one number per axis; `padding` is above, below, left, right."""
+    """Checked arguments, one number per axis; `padding` has two: before and after the first axis, then the next."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -132,7 +131,7 @@ def check_si_call(
 
     One axis becomes two, with a height of one that is not rescaled.
     """
-    checked = check_scales(scales)
+    checked, antialias = check_scales(scales), check_flag("antialias", antialias)
     call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, axes)
     if axes > 1:
         return Settings(*call, tuple(scaled(scale, axes) for scale in checked), Reading(), antialias)
@@ -182,11 +181,11 @@ def _check_convolution(
         length, total = image_shape[axis - axes], pads[2 * axis] + pads[2 * axis + 1]
         if length < 1:
             raise ValueError(f"`input` {name} must be at least 1, got {length}")
-        reach = dilations[axis] * (kernel[axis] - 1) + 1
-        if length + total < reach:
+        kernel_extent = dilations[axis] * (kernel[axis] - 1) + 1
+        if length + total < kernel_extent:
             raise ValueError(
                 f"`input` {name} (={length}) plus padding (={total}) "
-                f"must be at least the reach of the kernel (={reach})"
+                f"must be at least the extent of the kernel (={kernel_extent})"
             )
     return strides, pads, dilations, groups
 
@@ -203,8 +202,7 @@ def check_layer(
 ) -> None:
     """Say what is wrong with the arguments of a layer over so many axes, if anything is."""
     for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
-        if as_integer(value, f"`{name}` must be an integer, got {value!r}") < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}")
+        check_count(name, value)
     for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
         if value % groups:
             raise ValueError(f"`{name}` (={value}) must be divisible by `groups` (={groups})")
@@ -237,23 +235,17 @@ def check_reading(interpolation: str, border: str) -> Reading:
     return Reading(interpolation, border)
 
 
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Say so if the value is none of these words."""
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
 def check_factors(scales: Iterable[float]) -> tuple[float, ...]:
     """Return the factors as floats, or say what is wrong with them."""
     if isinstance(scales, (str, set, frozenset)) or not isinstance(scales, Iterable):  # a set has no order
         raise TypeError(f"`scales` must be a sequence of numbers, got {scales!r}")
-    values = tuple(scales)
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"`scales` must hold numbers, got {value!r}")
-        if not 0 < value <= LARGEST_SCALE:
+    checked = []
+    for value in scales:
+        scale = as_number(value, f"`scales` must hold numbers, got {value!r}")
+        if not 0 < scale <= LARGEST_SCALE:
             raise ValueError(f"`scales` must be positive and at most {LARGEST_SCALE}, got {value!r}")
-    return tuple(float(value) for value in values)
+        checked.append(scale)
+    return tuple(checked)
 
 
 def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
@@ -297,14 +289,6 @@ def _numbers(name: str, value: Size, least: int, axes: int) -> tuple[int, ...]:
     if min(numbers) < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value!r}")
     return tuple(numbers) if len(numbers) == axes else (numbers[0],) * axes
-
-
-def as_integer(value: Any, refusal: str) -> int:
-    """A plain integer for an integer of any kind, NumPy's too; a bool is none."""
-    if not isinstance(value, bool):
-        with suppress(TypeError):
-            return index(value)
-    raise TypeError(refusal)
 
 
 def _padding(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import custom_op
-from .dispatch import is_plain, must_be_traced, refuse_jit_trace
+from .dispatch import is_eager, needs_plain_operations, refuse_jit_trace
 from .geometry import competing_order
 from .signature import Padding, Settings, Size, check_ti_call
 from .traceable import traceable_conv
@@ -129,9 +129,8 @@ def ti_conv2d(
         >>> torch.allclose(turned, torch.rot90(output, 1, (2, 3)), atol=1e-4)
         True
     """
-    transforms = tuple(transforms) if isinstance(transforms, Iterator) else transforms  # which can be read but once
-    arguments = (stride, padding, dilation, groups, transforms, interpolation, border)
-    return evaluate(check_ti_call, input, weight, bias, arguments, return_winner)
+    convolution, reading = (stride, padding, dilation, groups), (interpolation, border)
+    return evaluate(check_ti_call, input, weight, bias, convolution, transforms, reading, return_winner)
 
 
 def evaluate(
@@ -139,15 +138,21 @@ def evaluate(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    arguments: tuple[Any, ...],
+    convolution: tuple[Any, ...],
+    maps: Iterable[Any],
+    others: tuple[Any, ...],
     return_winner: bool,
     axes: int = 2,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Check a call on images with so many axes, by the function given, and evaluate it."""
+    """Check a call on images with so many axes and evaluate it.
+
+    `check` gets the shapes, then stride, padding, dilation and groups, the scales or transforms, and the `others`.
+    """
     refuse_jit_trace()
+    maps = tuple(maps) if isinstance(maps, Iterator) else maps  # which can be read but once
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
-    settings = _settings(check, (input.shape, weight.shape, *arguments))
+    settings = _settings(check, (input.shape, weight.shape, *convolution, maps, *others))
     images = input if input.ndim == axes + 2 else input.unsqueeze(0)
     if axes == 1:
         images, weight = images.unsqueeze(2), weight.unsqueeze(2)
@@ -164,10 +169,10 @@ def evaluate(
 
 def _evaluate(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> tuple[Tensor, Tensor]:
     """Output and winner by the way that suits the tensors and whatever traces or transforms them."""
-    if len(settings.matrices) == 1 or images.ndim == 5 or must_be_traced(images, weight, bias, settings):
+    if needs_plain_operations(images, weight, bias, settings):
         return traceable_conv(images, weight, bias, settings)
-    if is_plain(images, weight, bias):
-        results: tuple[Tensor, Tensor] = custom_op.PlainTIConv2d.apply(images, weight, bias, settings)
+    if is_eager(images, weight, bias):
+        results: tuple[Tensor, Tensor] = custom_op.EagerTIConv2d.apply(images, weight, bias, settings)
         return results
     planned: tuple[Tensor, Tensor] = custom_op.ti_conv2d(images, weight, bias, *settings.arguments)
     return planned
@@ -177,15 +182,17 @@ def _settings(check: Check, call: tuple[Any, ...]) -> Settings:
     """Check the arguments, once for all calls that are alike."""
     if torch.compiler.is_compiling():  # the sizes may be symbolic, but all else is part of the graph
         return check(*call[:2], *map(_plain, call[2:]))
+    inside = tuple([tuple(map(type, value)) for value in call[2:7] if isinstance(value, tuple)])
     try:
-        return _check_once(check, *call, tuple(map(type, call[2:6])))
+        return _check_once(check, inside, *call)
     except TypeError:  # a list has no hash; and an argument of a wrong type is to be named
         return check(*call)
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _check_once(check: Check, *call: Any) -> Settings:
-    return check(*call[:-1])
+def _check_once(check: Check, inside: tuple[tuple[type, ...], ...], *call: Any) -> Settings:
+    """The key of the cache holds the types of the arguments and of what is `inside` tuples: (1, 1) == (True, 1.0)."""
+    return check(*call)
 
 
 def _plain(value: Any) -> Any:

@@ -12,9 +12,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import BILINEAR, Matrix, Reading, canvas_size, competing_order, scales_of
+from .geometry import (
+    BILINEAR,
+    Matrix,
+    Reading,
+    canvas_size,
+    competing_order,
+    count_responses,
+    is_inside,
+    scales_of,
+    source,
+    support_of,
+    target,
+)
 from .planes import neighbours, sources, targets
-from .resampling import is_inside, settle
+from .resampling import settle
 from .signature import Settings
 
 
@@ -57,10 +69,15 @@ def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings
             aligned, covered = _by_axes(images, respond, lines, scales, settings)
         else:
             aligned, covered = _by_planes(images, respond, lines, matrix, settings.reading)
-        wins = (aligned >= output if index < one else aligned > output) | aligned.isnan()
-        wins = wins if covered is None else wins & covered
+        wins = find_wins(aligned, output, covered, wins_ties=index < one)
         output, winner = torch.where(wins, aligned, output), torch.where(wins, code, winner)
     return output, winner
+
+
+def find_wins(aligned: Tensor, best: Tensor, covered: Tensor | None, *, wins_ties: bool) -> Tensor:
+    """Where a level beats the best so far: where it covers, and is larger, NaN, or equal and wins ties."""
+    wins = (aligned >= best if wins_ties else aligned > best) | aligned.isnan()
+    return wins if covered is None else wins & covered
 
 
 Convolve = Callable[[Tensor], Tensor]
@@ -72,7 +89,7 @@ def _by_axes(
     """The aligned responses of a level, read along one axis after the other, and the outputs that it covers."""
     level, device = images, images.device
     for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
-        support = max(1.0, 1 / abs(scale)) if settings.antialias else 1.0
+        support = support_of(scale, settings.antialias)
         level = read_axis(level, dim, line.sources(scale, device), support, settings.reading) if scale != 1 else level
     aligned, covered = respond(level), None
     for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
@@ -104,19 +121,18 @@ class _Axis:
 
     def __init__(self, length: int, size: int, kernel: int, stride: int, padding: Sequence[int], dilation: int) -> None:
         self.length, self.size, self.stride = length, size, stride
-        reach = dilation * (kernel - 1) + 1
-        self.responses = (self.size + padding[0] + padding[1] - reach) // stride + 1
-        self.outputs = (length + padding[0] + padding[1] - reach) // stride + 1
+        convolution = (kernel, stride, dilation, padding[0] + padding[1])
+        self.responses, self.outputs = count_responses(size, *convolution), count_responses(length, *convolution)
         self.kernel_centre = dilation * (kernel - 1) / 2 - padding[0]
 
     def sources(self, scale: float, device: torch.device) -> Tensor:
         """Where each sample reads the input."""
-        return (indices(self.size, device) - (self.size - 1) / 2) / scale + (self.length - 1) / 2
+        return source(indices(self.size, device), scale, self.length, self.size)
 
     def targets(self, scale: float, device: torch.device) -> Tensor:
         """Where each output reads the response."""
-        place = self.stride * indices(self.outputs, device) + self.kernel_centre - (self.length - 1) / 2
-        return (scale * place + (self.size - 1) / 2 - self.kernel_centre) / self.stride
+        outputs = indices(self.outputs, device)
+        return target(outputs, scale, self.length, self.size, self.stride, self.kernel_centre)
 
 
 def indices(length: int, device: torch.device) -> Tensor:
@@ -129,12 +145,16 @@ def read_plane(
 ) -> tuple[Tensor, Tensor | None]:
     """Read images of this size at places (y, x); and where there was anything to be read, None if everywhere."""
     read, there = neighbours(places, size, reading)
-    pixels, result = images.flatten(2), None
-    for place, weight in read:
-        taken = pixels.index_select(2, place.flatten().to(images.device, torch.long)).unflatten(2, place.shape)
-        part = taken * weight.to(images.device, images.dtype) if len(read) > 1 else taken
-        result = part if result is None else result + part
-    assert result is not None
+    pixels = images.flatten(2)
+
+    def weighted(place: Tensor, weight: Tensor) -> Tensor:
+        read_at = place.flatten().to(images.device, torch.long)
+        taken: Tensor = pixels.index_select(2, read_at).unflatten(2, place.shape)
+        return taken * weight.to(images.device, images.dtype) if len(read) > 1 else taken
+
+    result = weighted(*read[0])
+    for neighbour in read[1:]:
+        result = result + weighted(*neighbour)
     there = None if there is None else there.to(images.device)
     return result if there is None else torch.where(there, result, 0), there
 
@@ -145,9 +165,9 @@ def read_axis(
     """Read one axis at the given coordinates, linear between neighbours."""
     last = images.shape[dim] - 1
     position = settle(coordinates, images.shape[dim], reading)
-    before, reach = position.floor(), math.ceil(support)
+    before, radius = position.floor(), math.ceil(support)
     taken, total = [], torch.zeros_like(position)
-    for offset in range(1 - reach, reach + 1):
+    for offset in range(1 - radius, radius + 1):
         pixel = before + offset
         weight = (1 - (position - pixel).abs() / support).clamp(min=0)
         weight = torch.where((pixel >= 0) & (pixel <= last), weight, 0)
@@ -155,10 +175,12 @@ def read_axis(
         taken.append((torch.where(weight > 0, pixel, before), weight))
     shape = [1] * images.ndim
     shape[dim] = -1
-    result = None
-    for pixel, weight in taken:
+
+    def weighted(pixel: Tensor, weight: Tensor) -> Tensor:
         share = (weight / total).to(images.device, images.dtype).view(shape)
-        part = images.index_select(dim, pixel.to(images.device, torch.long)) * share
-        result = part if result is None else result + part
-    assert result is not None
+        return images.index_select(dim, pixel.to(images.device, torch.long)) * share
+
+    result = weighted(*taken[0])
+    for neighbour in taken[1:]:
+        result = result + weighted(*neighbour)
     return result

@@ -6,10 +6,10 @@ A map acts on (y, x), in the order of (height, width): y grows downwards, x to t
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
+
+from .checks import check_number
 
 LARGEST_SCALE = 1000  # a slip of the pen beyond, and a plan that does not fit into memory
 Rows = tuple[tuple[float, float], tuple[float, float]]
@@ -39,7 +39,11 @@ class Transform:
         pairs = isinstance(rows, Sequence) and all(isinstance(row, Sequence) and len(row) == 2 for row in rows)
         if not pairs or len(rows) != 2:
             raise TypeError(f"`matrix` must be two pairs of numbers, got {rows!r}")
-        numbers = [_number("matrix", value) for row in rows for value in row]
+        numbers = [
+            _number(f"matrix[{place}][{column}]", value)
+            for place, row in enumerate(rows)
+            for column, value in enumerate(row)
+        ]
         if max(map(abs, numbers)) > LARGEST_SCALE:
             raise ValueError(f"`matrix` must hold numbers of at most {LARGEST_SCALE}, got {rows!r}")
         yy, yx, xy, xx = numbers
@@ -112,15 +116,4 @@ def affine(matrix: Sequence[Sequence[float]]) -> Transform:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            f"`{name}` must hold numbers, got {value!r}"
-            if name == "matrix"
-            else f"`{name}` must be a number, got {value!r}"
-        )
-    number = math.inf
-    with suppress(OverflowError):  # of a whole number beyond all floats
-        number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"`{name}` must be finite, got {value!r}")
-    return number + 0.0  # which is no negative zero
+    return check_number(name, value, least=-math.inf) + 0.0  # which is no negative zero

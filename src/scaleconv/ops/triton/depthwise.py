@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..geometry import count_responses
 from .lookup import next_power_of_2
 
 BLOCK_C = 32
@@ -84,10 +85,8 @@ def _weight_grad(
 
 def depthwise(sampled: Tensor, weight: Tensor, stride: tuple[int, int], dilation: tuple[int, int]) -> Tensor:
     """Responses (N, h', w', C) of filters (C, 1, Kh, Kw)."""
-    size = [
-        (length - d * (kernel - 1) - 1) // t + 1
-        for length, kernel, t, d in zip(sampled.shape[1:3], weight.shape[2:], stride, dilation, strict=True)
-    ]
+    axes = zip(sampled.shape[1:3], weight.shape[2:], stride, dilation, strict=True)
+    size = [count_responses(*along) for along in axes]
     response = sampled.new_empty((len(sampled), *size, sampled.shape[3]))
     _launch(sampled, weight, response, stride, dilation, transposed=False)
     return response

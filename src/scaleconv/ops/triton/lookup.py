@@ -58,13 +58,12 @@ def find_tables(canvas: Canvas, step: str, pixels: Tensor, start: bool = False) 
         start: whether the step begins its result, and so has to write all of it.
     """
     key = (step, pixels.shape[3], start, pixels.get_device())
-    tables = canvas.made.get(key)
+    tables: Tables | None = canvas.made.get(key)
     if tables is None:
         # In a thread of its own: a CUDA graph in the making would keep what is allocated in this one.
         with ThreadPoolExecutor(1) as thread:
             tables = thread.submit(_make_tables, canvas, step, tuple(pixels.shape), start, pixels.device).result()
         canvas.made[key] = tables
-    assert isinstance(tables, Tables)
     return tables
 
 
