@@ -53,7 +53,7 @@ def test_digits_are_written_as_a_folder_that_the_next_command_takes(run, tmp_pat
     assert (code, errors) == (0, "")
     assert output.startswith("digits: 20 digits on 28×28, scales fixed:1\n")
     assert len(list((tmp_path / "digits").glob("[0-9]/*.png"))) == 20
-    says_next(output, "scaleconv compare --data digits, ")
+    says_next(output, "scaleconv compare --data digits --model convnet, ")
     _, output, _ = run("data", "export", "scenes", "--count", "3", "--task", "segmentation", "--size", "48")
     says_next(output, "scaleconv compare --data scenes --task segmentation, ")
 

@@ -27,11 +27,11 @@ networks = pytest.mark.parametrize("script", ["networks"], indirect=True)
 
 @calibration
 def test_no_digit_is_in_two_parts(script):
-    (train, labels), unlabelled, (test, answers) = script.load_parts()
+    (train, labels), unlabelled, (test, answers) = script.load_parts("cpu")
     assert (len(train), len(labels), len(unlabelled), len(test), len(answers)) == (7000, 7000, 1000, 2000, 2000)
     images = torch.cat([train, unlabelled, test]).flatten(1)
     assert len(images.unique(dim=0)) == 10_000
-    larger = script.load_parts(2.0, 40)[2]
+    larger = script.load_parts("cpu", 2.0, 40)[2]
     assert larger[0].shape[-2:] == (40, 40)
     assert torch.equal(larger[1], answers)
 

@@ -68,9 +68,9 @@ Board = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard 
 
 START = """
 Start with one of these:
-  scaleconv reproduce table1                    the paper's comparison, in minutes
-  scaleconv report --html --preset quick        its results on one page
-  scaleconv data export digits --count 1000     a folder of images, to try this:
+  scaleconv reproduce table1                 the paper's comparison, in minutes
+  scaleconv report --html --preset quick     its results on one page
+  scaleconv data export digits --count 1000  a folder of images, to try this:
   scaleconv compare --data digits --model convnet  which network to take
 
 scaleconv COMMAND --help explains a command, with an example.
