@@ -44,6 +44,16 @@ def test_sweeps_vary_the_largest_scale_or_their_number():
         assert max(scales) == (2 if count > 1 else 1)
 
 
+@pytest.mark.parametrize(
+    ("device", "factors"), [("cpu", (7.5, 6.7)), ("cuda", (6.5, 12.1)), ("NVIDIA H200", (6.5, 12.1))]
+)
+def test_operations_are_those_of_the_device_that_is_timed(device, factors):
+    """As docs/reproduction.md has them; on a GPU the second layer is faster with more operations."""
+    study = load_item("cost", "paper")
+    counted = [cost._operations(study, layer, "si_conv2d", DEFAULT_SCALES, device) for layer in study.layers]
+    assert tuple(round(factor, 1) for factor in counted) == factors
+
+
 def test_one_record_per_layer_method_and_repeat_and_none_is_measured_twice(tmp_path):
     study = load_item("cost", "quick", TINY)
     records = run_cost(study, tmp_path)
