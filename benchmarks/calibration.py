@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from scaleconv import calibrate, convert
 from scaleconv.data import embedded_digits, make_scaled
 from scaleconv.experiments.records import describe_environment
+from scaleconv.metrics.summary import interval
 from scaleconv.table import Table
 
 TRAINED, UNLABELLED = 7000, 1000  # of the 10,000 digits; the others are for the test
@@ -228,19 +229,37 @@ def correction_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def fine_tuning_table(rows: list[dict[str, Any]]) -> Table:
-    """A row for each network and state, a column for each scale: mean ± standard deviation over the seeds."""
+    """For each network and rate the accuracy of the plain one, and how much more the converted ones have, by scale.
+
+    Mean ± standard deviation over seeds; of the differences, which are paired by seed, the mean and its 95 % interval.
+    """
     shown = []
-    for name, how in dict.fromkeys((row["network"], row["how"]) for row in rows):
-        cells = []
-        for scale in SCALES:
-            found = _accuracies(rows, network=name, how=how, scale=scale)
-            cells.append(f"{fmean(found):.1f}" + (f" ± {stdev(found):.1f}" if len(found) > 1 else ""))
-        shown.append((name, str(len(found)), how, *cells))
+    names = dict.fromkeys((row["network"], row["how"]) for row in rows if row["how"].startswith("plain, "))
+    for name, plain in names:
+        tuned = plain.removeprefix("plain")
+        for how in (plain, "converted" + tuned, "calibrated" + tuned):
+            cells = []
+            for scale in SCALES:
+                base, found = (_accuracies(rows, network=name, how=each, scale=scale) for each in (plain, how))
+                if how == plain:
+                    cells.append(f"{fmean(found):.1f}" + (f" ± {stdev(found):.1f}" if len(found) > 1 else ""))
+                elif found:
+                    cells.append(_gain([ours - theirs for ours, theirs in zip(found, base, strict=True)]))
+            if cells:
+                shown.append((name, str(len(base)), how, *cells))
     return Table("", ("network", "n", "", *map(str, SCALES)), shown)
 
 
+def _gain(differences: list[float]) -> str:
+    found = interval(differences)
+    text = f"{fmean(differences):+.1f}" + (f" [{found.low:+.1f}, {found.high:+.1f}]" if found else "")
+    return text.replace("-", "−")
+
+
 def _accuracies(rows: list[dict[str, Any]], **wanted: Any) -> list[float]:
-    return [row["accuracy"] for row in rows if all(row[key] == value for key, value in wanted.items())]
+    """In the order of the seeds."""
+    found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return [row["accuracy"] for row in sorted(found, key=lambda row: row["seed"])]
 
 
 TABLES = {"corrections": correction_table, "fine_tuning": fine_tuning_table}

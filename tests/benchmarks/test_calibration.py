@@ -53,17 +53,29 @@ def test_tables_are_means_over_seeds(script):
     table = script.correction_table(rows)
     assert table.header == ("network", "n", "plain", "calibrated", "lost")
     assert table.rows == [("a", "2", "97.0", "95.5", "1.5")]
-    rows = [row(seed, "plain", 90.0 + 2 * seed, scale) for seed in (0, 1) for scale in script.SCALES]
-    rows += [row(0, "plain", 80.0, scale) | {"network": "b"} for scale in script.SCALES]
-    found = script.fine_tuning_table(rows).rows
-    assert found == [("a", "2", "plain", *["91.0 ± 1.4"] * 7), ("b", "1", "plain", *["80.0"] * 7)]
 
 
 @calibration
-def test_the_page_quotes_the_records(script):
-    record = json.loads((ROOT / "results" / "bench" / "calibration.json").read_text())
-    for part, table in script.TABLES.items():
-        assert table(record[part]).markdown() in PAGE
+def test_what_fine_tuning_gains_is_paired_by_seed(script):
+    gains = {0: 1.0, 1: 2.0, 2: 3.0}
+    rows = [
+        {"network": "a", "seed": seed, "how": how, "scale": scale, "accuracy": 90.0 - 5 * seed + gain}
+        for seed in (2, 0, 1)
+        for scale in script.SCALES
+        for how, gain in (("plain, fine-tuned at 1", 0.0), ("calibrated, fine-tuned at 1", -gains[seed]), ("plain", 9.0))
+    ]
+    plain, calibrated = script.fine_tuning_table(rows).rows
+    assert plain == ("a", "3", "plain, fine-tuned at 1", *["85.0 ± 5.0"] * 7)
+    assert calibrated == ("a", "3", "calibrated, fine-tuned at 1", *["−2.0 [−4.5, +0.5]"] * 7)
+    alone = script.fine_tuning_table([row for row in rows if row["seed"] == 1]).rows
+    assert alone == [(*plain[:1], "1", plain[2], *["85.0"] * 7), ("a", "1", calibrated[2], *["−2.0"] * 7)]
+
+
+@calibration
+@pytest.mark.parametrize(("record", "part"), [("calibration", "corrections"), ("calibration-h200", "fine_tuning")])
+def test_the_page_quotes_the_records(script, record, part):
+    rows = json.loads((ROOT / "results" / "bench" / f"{record}.json").read_text())[part]
+    assert script.TABLES[part](rows).markdown() in PAGE
 
 
 @networks

@@ -39,6 +39,15 @@ def test_without_tests_that_all_runs_share_there_are_no_curves(tmp_path):
     assert ">epoch<" not in text
 
 
+def test_a_network_that_was_tested_once_has_a_bar_and_no_curve(tmp_path):
+    once = [record("convnet", fold, 5.0) for fold in range(2)]
+    history = [Epoch(1, 1.0, 4.0, 1.0), Epoch(2, 1.0, 3.0, 1.0)]
+    records = [*once, *(record("si_convnet", fold, 3.0, history=history) for fold in range(2))]
+    draw_errors(records, {}, "title", "", [tmp_path / "errors.svg"])
+    text = (tmp_path / "errors.svg").read_text()
+    assert (text.count(">ConvNet<"), text.count(">SI-ConvNet<")) == (1, 2)
+
+
 def test_bars_are_as_long_as_the_errors_ours_over_the_papers():
     axis = figures.make_figure(7, 4).add_subplot()
     figures._error_bars(axis, {"convnet": [4.0, 5.0], "ensemble": [3.0, 3.0]}, {"convnet": (3.48, 0.23)})

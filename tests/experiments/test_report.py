@@ -98,6 +98,17 @@ def test_the_note_says_how_long_an_epoch_is_where_it_is_no_pass_over_the_digits(
     assert any("digits for 1 epoch of 78 steps, on a device" in note for note in footnotes(load_item("fig4b"), [made]))
 
 
+def test_the_note_names_the_commits_where_records_are_of_more_than_one():
+    made = [record("convnet", fold, 5.0, "p1", 1.0) for fold in range(3)]
+    made = [
+        replace(one, environment={"device": "a device", "commit": commit})
+        for one, commit in zip(made, ("b" * 40, "a" * 40 + "+", None), strict=True)
+    ]
+    named = "Trained at 2 commits: aaaaaaa+, bbbbbbb."
+    assert named in footnotes(load_item("fig4b"), made)
+    assert not any("commit" in note for note in footnotes(load_item("fig4b"), made[:1]))
+
+
 def test_sets_of_scales_are_bars_with_a_note_of_the_digits_left_to_train_on(tmp_path):
     made = [record("si_convnet", fold, 4 + fold, point="wide", x=3.0, label="0.52 – 2.7 (6)") for fold in range(2)]
     config = {**made[0].config, "data": {**made[0].config["data"], "train": 1000, "held_out": 200}}

@@ -94,13 +94,13 @@ def draw_errors(
     models = [name for name in TITLES if any(record.model == name for record in records)]
     networks = [model for model in models if model not in UNSUPERVISED]
     tests = {model: common_tests(of_model(records, model)) for model in networks}
-    on_the_way = any(len(errors) > 1 for errors in tests.values())
+    on_the_way = {model: errors for model, errors in tests.items() if len(errors) > 1}
     figure = make_figure(11.5 if on_the_way else 7.0, 4.8)
-    bars, *curves = figure.subplots(1, 1 + on_the_way, squeeze=False).flat
+    bars, *curves = figure.subplots(1, 1 + bool(on_the_way), squeeze=False).flat
     shown = [model for model in models if model != "pixels"] or models
     _error_bars(bars, {model: [record.error for record in of_model(records, model)] for model in shown}, paper)
     for axis in curves:
-        _error_curves(axis, tests)
+        _error_curves(axis, on_the_way)
     save_figure(figure, title, claim, paths)
 
 

@@ -89,7 +89,7 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
     )
     devices = joined(record.environment["device"] for record in records)
     if not networks:
-        return [f"{digits}, on {devices}."]
+        return [f"{digits}, on {devices}.", *_commit_notes(records)]
     pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
     settled = any(record.config["training"].get("settled") for record in networks)
     counts = [count for _, count in pairs]  # in the order of the digits
@@ -98,7 +98,14 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
     length = counted(epochs, "epoch") + (f" of {counted(steps, 'step')}" if steps else "")
     length += ", until the training loss had settled" if settled else ""
     maps = joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
-    return [f"{digits} for {length}, on {devices}; {maps} feature maps."]
+    return [f"{digits} for {length}, on {devices}; {maps} feature maps.", *_commit_notes(records)]
+
+
+def _commit_notes(records: Sequence[Record]) -> list[str]:
+    """Of which commits the records are, if of more than one; `+` stands for a tree that was changed."""
+    named = {record.environment.get("commit") or "" for record in records} - {""}
+    commits = sorted(commit[:7] + ("+" if commit.endswith("+") else "") for commit in named)
+    return [f"Trained at {len(commits)} commits: {', '.join(commits)}."] if len(commits) > 1 else []
 
 
 def _trained_on(record: Record) -> int:
