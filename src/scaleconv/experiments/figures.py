@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from ..metrics import summarise
-from ..models import UNSUPERVISED
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
 from .config import TITLES
 from .experiment import Experiment, Item
-from .panels import Line, Panel, common_tests, make_panels, of_model, relative_change, shows_change, signed_percent
+from .panels import Line, Panel, learning_curves, make_panels, of_model, relative_change, shows_change, signed_percent
 from .records import Record, writing
 
 COLOURS = {
@@ -92,15 +91,13 @@ def draw_errors(
     The control on pixels is left out of the bars beside others, which its error would make small.
     """
     models = [name for name in TITLES if any(record.model == name for record in records)]
-    networks = [model for model in models if model not in UNSUPERVISED]
-    tests = {model: common_tests(of_model(records, model)) for model in networks}
-    on_the_way = {model: errors for model, errors in tests.items() if len(errors) > 1}
-    figure = make_figure(11.5 if on_the_way else 7.0, 4.8)
-    bars, *curves = figure.subplots(1, 1 + bool(on_the_way), squeeze=False).flat
+    learned = learning_curves(records)
+    figure = make_figure(11.5 if learned else 7.0, 4.8)
+    bars, *curves = figure.subplots(1, 1 + bool(learned), squeeze=False).flat
     shown = [model for model in models if model != "pixels"] or models
     _error_bars(bars, {model: [record.error for record in of_model(records, model)] for model in shown}, paper)
     for axis in curves:
-        _error_curves(axis, on_the_way)
+        _error_curves(axis, learned)
     save_figure(figure, title, claim, paths)
 
 

@@ -16,13 +16,12 @@ from statistics import fmean, median
 from .. import __version__
 from ..data.progress import watched
 from ..metrics import Summary, summarise
-from ..models import UNSUPERVISED
 from ..table import Table
 from .claims import BETTER, SAME, WORSE
 from .config import TITLES, Settings
 from .experiment import Experiment, Item
 from .figures import COLOURS, MARKERS
-from .panels import Panel, common_tests, make_panels, of_model, relative_change, shows_change, signed_percent
+from .panels import Panel, learning_curves, make_panels, of_model, relative_change, shows_change, signed_percent
 from .parsing import build
 from .records import Record, writing
 from .report import Recorded, claims_table, footnotes, joined, pictures, read_recorded
@@ -251,13 +250,11 @@ def _method_charts(item: Experiment, records: Sequence[Record]) -> Iterator[Char
     curves = [Curve("ours", ours, "si_convnet"), Curve("paper", theirs, "convnet", "s", hollow=True)]
     yield Chart("", "method", "test error (%), mean ± std", [each for each in curves if each.marks], labels, "bars")
     curves = []
-    for model in (name for name in TITLES if name not in UNSUPERVISED):
-        tests = common_tests(of_model(records, model))
+    for model, tests in learning_curves(records).items():
         marks = [
             _mark(f"{TITLES[model]} at epoch {epoch}", epoch, summarise(errors)) for epoch, errors in tests.items()
         ]
-        if marks:
-            curves.append(Curve(TITLES[model], marks, model, MARKERS.get(model, "o")))
+        curves.append(Curve(TITLES[model], marks, model, MARKERS.get(model, "o")))
     if curves:
         yield Chart("During training", "epoch", "test error (%), mean ± std", curves, log_y=True)
 

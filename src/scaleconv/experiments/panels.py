@@ -103,14 +103,18 @@ def shows_change(panels: Sequence[Panel]) -> bool:
     return len(panels) == 1 and panels[0].kind == "lines" and bool(panels[0].compared)
 
 
-def common_tests(runs: Sequence[Record]) -> dict[int, list[float]]:
-    """The test errors of all runs, by the epochs at which every run was tested."""
-    by_epoch: dict[int, list[float]] = {}
-    for record in runs:
-        for entry in record.history:
+def learning_curves(records: Sequence[Record]) -> dict[str, dict[int, list[float]]]:
+    """The test errors of the runs by model and epoch, where all runs of a model were tested in two epochs or more."""
+    curves = {}
+    for model in TITLES:
+        runs, by_epoch = of_model(records, model), dict[int, list[float]]()
+        for entry in (entry for record in runs for entry in record.history):
             if entry.test_error is not None:
                 by_epoch.setdefault(entry.epoch, []).append(entry.test_error)
-    return {epoch: errors for epoch, errors in sorted(by_epoch.items()) if len(errors) == len(runs)}
+        shared = {epoch: errors for epoch, errors in sorted(by_epoch.items()) if len(errors) == len(runs)}
+        if len(shared) > 1:
+            curves[model] = shared
+    return curves
 
 
 def relative_change(value: float, baseline: float) -> float:
