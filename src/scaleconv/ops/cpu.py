@@ -1,15 +1,15 @@
 """The four steps around a convolution on a CPU: sample, compete, and their transposes, spread and collect.
 
-`triton.steps` has the same for a GPU. All tensors are (N, H, W, C). Images of many channels are resampled in both axes
-at once by sparse matrices; those of few channels, and those cut into bands, one axis after the other. A map
-that mixes the axes always has a matrix for both. The matrices are kept, up to a number of bytes.
+`triton.steps` has the same for a GPU, where levels may share a canvas; here each has its own. All tensors are
+(N, H, W, C). Images of many channels are resampled in both axes at once by sparse matrices; those of few channels, and
+those cut into bands, one axis after the other. A map that mixes the axes always has a matrix for both. The matrices
+are kept, up to a number of bytes.
 """
 
 from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .cache import BoundedCache
 from .plan import Canvas, PlaneStrip
@@ -33,26 +33,21 @@ def resize_cache(nbytes: int) -> None:
 
 def sample(pixels: Tensor, canvas: Canvas) -> Tensor:
     """Put the rescaled images on the canvas: (N, H, W, C) → `canvas.shape`."""
-    first = canvas.strips[0]
-    if isinstance(first, PlaneStrip):
-        return _plane_matrix(first, "sample", canvas.size, pixels.dtype)(pixels)
-    if canvas.taps:
-        return _resample(pixels, *first.sample, canvas, patch=canvas.taps)
-    strips = [_resample(pixels, *strip.sample, canvas) for strip in canvas.strips]
-    return _stacked(strips, [strip.top for strip in canvas.strips], canvas.size)
+    (strip,) = canvas.strips
+    if isinstance(strip, PlaneStrip):
+        return _plane_matrix(strip, "sample", canvas.size, pixels.dtype)(pixels)
+    return _resample(pixels, *strip.sample, canvas, patch=canvas.taps or (1, 1)).contiguous()
 
 
 def collect(sampled: Tensor, canvas: Canvas, total: Tensor, *, start: bool) -> None:
     """Add the transpose of `sample` to the gradient of the images, of which at the `start` there is none."""
+    (strip,) = canvas.strips
     if start:
         total.zero_()
-    for strip in canvas.strips:
-        if isinstance(strip, PlaneStrip):
-            total += _plane_matrix(strip, "collect", strip.level.image, sampled.dtype)(sampled)
-            continue
-        rows, columns = strip.sample
-        part = sampled if canvas.taps else sampled[:, strip.top : strip.top + len(rows), : len(columns)]
-        total[:, strip.inputs] += _resample(part, *strip.collect, canvas, patches=canvas.taps is not None)
+    if isinstance(strip, PlaneStrip):
+        total += _plane_matrix(strip, "collect", strip.level.image, sampled.dtype)(sampled)
+    else:
+        total[:, strip.inputs] += _resample(sampled, *strip.collect, canvas, patches=canvas.taps is not None)
 
 
 def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bias: Tensor | None) -> None:
@@ -60,41 +55,37 @@ def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bi
 
     Before scale 1 there is no output. The `bias` is (N, M), by any strides.
     """
-    for strip in canvas.strips:
-        covered, region = None, (slice(None), *strip.outputs)
-        if isinstance(strip, PlaneStrip):
-            found = _plane_matrix(strip, "compete", strip.level.output, response.dtype)
-            aligned, covered, region = found(response), found.read, (slice(None),) * 3
-        else:
-            rows, columns = strip.align
-            part = response[:, strip.response_top : strip.response_top + rows.length, : columns.length]
-            aligned = _resample(part, rows, columns, canvas)
-        if bias is not None:
-            aligned = aligned + bias[:, None, None, :]
-        best, won = output[region], winner[region]
-        if strip.code == 0:
-            best.copy_(aligned)
-            won.zero_()
-            continue
-        wins = aligned >= best if strip.wins_ties else aligned > best
-        if covered is not None:
-            wins &= covered
-            aligned = aligned.where(covered, -torch.inf)
-        torch.maximum(won, wins.view(torch.uint8) * strip.code, out=won)  # codes only grow
-        torch.maximum(best, aligned, out=best)  # keeps a NaN from either side
+    (strip,) = canvas.strips
+    covered, region = None, (slice(None), *strip.outputs)
+    if isinstance(strip, PlaneStrip):
+        found = _plane_matrix(strip, "compete", strip.level.output, response.dtype)
+        aligned, covered, region = found(response), found.read, (slice(None),) * 3
+    else:
+        aligned = _resample(response, *strip.align, canvas)
+    if bias is not None:
+        aligned = aligned + bias[:, None, None, :]
+    best, won = output[region], winner[region]
+    if strip.code == 0:
+        best.copy_(aligned)
+        won.zero_()
+        return
+    wins = aligned >= best if strip.wins_ties else aligned > best
+    if covered is not None:
+        wins &= covered
+        aligned = aligned.where(covered, -torch.inf)
+    torch.maximum(won, wins.view(torch.uint8) * strip.code, out=won)  # codes only grow
+    torch.maximum(best, aligned, out=best)  # keeps a NaN from either side
 
 
 def spread(grad: Tensor, winner: Tensor, canvas: Canvas) -> Tensor:
     """The transpose of `compete`: the gradient (N, H0, W0, M) of each response, from the outputs that it won."""
-    strips = []
-    for strip in canvas.strips:
-        if isinstance(strip, PlaneStrip):
-            won = only_won(grad, winner, strip.code)
-            return _plane_matrix(strip, "spread", canvas.response, grad.dtype)(won)
-        region = (slice(None), *strip.outputs)
-        rows, columns = (axis.transposed for axis in strip.align)
-        strips.append(_resample(only_won(grad[region], winner[region], strip.code), rows, columns, canvas))
-    return _stacked(strips, [strip.response_top for strip in canvas.strips], canvas.response)
+    (strip,) = canvas.strips
+    if isinstance(strip, PlaneStrip):
+        share = only_won(grad, winner, strip.code)
+        return _plane_matrix(strip, "spread", canvas.response, grad.dtype)(share)
+    region = (slice(None), *strip.outputs)
+    rows, columns = (axis.transposed for axis in strip.align)
+    return _resample(only_won(grad[region], winner[region], strip.code), rows, columns, canvas).contiguous()
 
 
 def only_won(grad: Tensor, winner: Tensor, code: int) -> Tensor:
@@ -155,15 +146,3 @@ def _kept(key: Hashable, make: Callable[[], SparseMap]) -> SparseMap:
             found = make()
         SPARSE_MAPS.put(key, found, found.nbytes)
     return found
-
-
-def _stacked(strips: list[Tensor], tops: list[int], size: tuple[int, int]) -> Tensor:
-    """Strips one below the other, zeros between them, contiguous."""
-    bottoms = [*tops[1:], size[0]]
-    if strips[0].shape[1:3] == size:
-        return strips[0].contiguous()
-    framed = [
-        F.pad(strip, (0, 0, 0, size[1] - strip.shape[2], 0, bottom - top - strip.shape[1]))
-        for strip, top, bottom in zip(strips, tops, bottoms, strict=True)
-    ]
-    return (framed[0] if len(framed) == 1 else torch.cat(framed, 1)).contiguous()
