@@ -54,6 +54,12 @@ def test_the_cost_in_the_readme_is_what_is_counted():
     assert stated.format(*counts) in " ".join((ROOT / "README.md").read_text().split())
 
 
+def test_the_api_page_has_every_public_name_of_the_library():
+    listed = re.findall(r"^::: \S+\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    constants = {"DEFAULT_SCALES", "__version__"}
+    assert set(scaleconv.__all__) - constants - set(listed) == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files(page):
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
