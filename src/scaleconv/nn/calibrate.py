@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..ops.checks import check_count
 from .convert import Network, copy_network, revert
 from .layers import SIConv2d
-from .observe import check_images, evaluating, find_layers
+from .observe import check_images, evaluating, find_layers, hooked
 
 PIXELS = (0, 2, 3)  # all dimensions but the channels
 LEAST = 1e-10  # a smaller variance is none
@@ -221,11 +221,8 @@ def _comparing(plain: nn.Module, network: nn.Module, names: Iterable[str], corre
     for name in set(names):  # a single layer is the network, too
         handles.append(plain.get_submodule(name).register_forward_hook(remember(name)))
         handles.append(network.get_submodule(name).register_forward_hook(compare(name)))
-    try:
+    with hooked(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
