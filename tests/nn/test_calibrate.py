@@ -25,6 +25,11 @@ def biased():
     )
 
 
+def overwriting():
+    """The same, with activations that take the place of what the convolutions return."""
+    return nn.Sequential(*(nn.ReLU(inplace=True) if isinstance(layer, nn.ReLU) else layer for layer in biased()))
+
+
 def normalised():
     """BatchNorm in place of biases, with statistics that fit the images as those of a trained network do."""
     torch.manual_seed(2)
@@ -182,6 +187,8 @@ def test_a_reference_takes_the_place_of_the_plain_network():
         ({"steps": -1}, ValueError, "`steps` must be at least 0, got -1"),
         ({"steps": 1.5}, TypeError, "`steps` must be an integer, got 1.5"),
         ({"batch": 0}, ValueError, "`batch` must be at least 1, got 0"),
+        ({"inplace": "no"}, TypeError, "`inplace` must be True or False, got 'no'"),
+        ({"quiet": 3}, TypeError, "`quiet` must be True or False, got 3"),
         ({"reference": 3}, TypeError, r"`reference` must be a torch\.nn\.Module, got int"),
         ({"reference": biased()[:2]}, ValueError, "`reference` must have the layers of `model`, but has no '2'"),
         (
@@ -226,3 +233,40 @@ def test_a_terminal_shows_how_far_it_is_the_rate_and_the_time_left(monkeypatch):
 def test_nothing_is_shown_where_it_cannot_or_should_not_be(monkeypatch, terminal, stream, options):
     monkeypatch.setenv("TERM", terminal)
     assert shown(monkeypatch, stream(), **options) == ""
+
+
+@pytest.mark.parametrize("steps", [0, 20])
+def test_activations_in_place_change_nothing(steps):
+    found, expected = (calibrate(convert(make()), IMAGES, steps=steps) for make in (overwriting, biased))
+    assert torch.equal(found(IMAGES), expected(IMAGES))
+
+
+@pytest.mark.parametrize("norm", [nn.Identity, lambda: nn.GroupNorm(2, 6), lambda: nn.InstanceNorm2d(6)])
+def test_statistics_without_a_bias_bring_every_layer_closer(norm):
+    torch.manual_seed(4)
+    layers = [(nn.Conv2d(2 if not at else 6, 6, 3, padding=1, bias=False), norm(), nn.ReLU()) for at in range(3)]
+    plain = nn.Sequential(*itertools.chain(*layers))
+    converted = convert(plain)
+    before, after = (
+        (network[0](IMAGES) - plain[0](IMAGES)).square().mean()
+        for network in (converted, calibrate(converted, IMAGES, steps=0))
+    )
+    assert after < before
+
+
+class ByName(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(input=x)
+
+
+def test_a_layer_may_be_called_by_name():
+    found = calibrate(
+        convert(nn.Sequential(*(ByName(each) if isinstance(each, nn.Conv2d) else each for each in biased()))),
+        IMAGES,
+        steps=5,
+    )
+    assert torch.equal(found(IMAGES), calibrate(convert(biased()), IMAGES, steps=5)(IMAGES))

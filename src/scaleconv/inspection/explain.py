@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nn.layers import SIConv2d
-from ..nn.observe import evaluating, find_layers, hooked, winner_of
+from ..nn.observe import evaluating, find_layers, given_to, hooked, winner_of
 from ..ops.levels import level_size, rescale
 
 
@@ -110,7 +110,10 @@ def explain(model: nn.Module, image: Tensor) -> Explanation:
     views: dict[str, LayerView] = {}
     handles = [
         layer.register_forward_hook(
-            lambda layer, given, output, name=name: views.__setitem__(name, _view(layer, given[0], output))
+            lambda layer, args, kwargs, output, name=name: views.__setitem__(
+                name, _view(layer, given_to(args, kwargs), output)
+            ),
+            with_kwargs=True,
         )
         for name, layer in layers.items()
     ]

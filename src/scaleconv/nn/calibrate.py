@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..ops.checks import check_count
+from ..ops.checks import check_count, check_flag
 from .convert import Network, copy_network, revert
 from .layers import SIConv2d
-from .observe import check_images, evaluating, find_layers, hooked
+from .observe import check_images, evaluating, find_layers, given_to, hooked
 
 PIXELS = (0, 2, 3)  # all dimensions but the channels
 LEAST = 1e-10  # a smaller variance is none
@@ -91,6 +92,8 @@ def calibrate(
         raise ValueError("`images` must hold finite numbers, got NaN or infinity")
     check_count("steps", steps, least=0)
     check_count("batch", batch)
+    check_flag("inplace", inplace)
+    check_flag("quiet", quiet)
     plain = revert(model) if reference is None else reference
     _check_reference(plain, layers)
     network = model if inplace else copy_network(model)
@@ -106,9 +109,11 @@ def _match_statistics(plain: nn.Module, network: nn.Module, images: Tensor) -> N
     All in one pass: a layer is corrected as it is called, and the next one sees the corrected output.
     """
 
+    normed = any(isinstance(module, _BatchNorm) for module in network.modules())
+
     def correct(module: nn.Module, call: Call) -> Tensor:
         if isinstance(module, SIConv2d):
-            _match_layer(module, call)
+            _match_layer(module, call, normed)
         elif isinstance(module, _BatchNorm):
             _match_norm(module, call)
         corrected: Tensor = module.forward(call.input)
@@ -124,11 +129,14 @@ def _compared(network: nn.Module) -> list[str]:
     return [name for name, module in network.named_modules() if isinstance(module, SIConv2d | _BatchNorm)]
 
 
-def _match_layer(layer: SIConv2d, call: Call) -> None:
-    """By factors a and shifts c of the channels: a · max z + c = max (a · z + c), so weight and bias take them in."""
+def _match_layer(layer: SIConv2d, call: Call, normed: bool) -> None:
+    """By factors a and shifts c of the channels: a · max z + c = max (a · z + c), so weight and bias take them in.
+
+    Where neither a bias nor BatchNorm takes the shift, the factor is that of the least squared error.
+    """
     weight, bias = (layer._parameters.get(name) for name in ("weight", "bias"))
     if weight is not None:  # else it is computed from something, such as a direction and a length
-        factor = _ratio(call.plain_output, call.output)
+        factor = (_projection if bias is None and not normed else _ratio)(call.plain_output, call.output)
         weight.mul_(factor.view(-1, 1, 1, 1))
         if bias is not None:
             bias.mul_(factor)
@@ -149,6 +157,12 @@ def _ratio(first: Tensor, second: Tensor) -> Tensor:
     """The ratio of the deviations of each channel; 1 where there is none."""
     above, below = first.var(PIXELS), second.var(PIXELS)
     return torch.where((above > LEAST) & (below > LEAST), above / below.clamp(min=LEAST), 1.0).sqrt()
+
+
+def _projection(first: Tensor, second: Tensor) -> Tensor:
+    """The factor of each channel that brings the second nearest to the first; 1 where it would not be above 0."""
+    above, below = (first * second).sum(PIXELS), second.square().sum(PIXELS)
+    return torch.where((above > 0) & (below > LEAST), above / below.clamp(min=LEAST), 1.0)
 
 
 def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch: int, quiet: bool) -> None:
@@ -213,16 +227,27 @@ def _comparing(plain: nn.Module, network: nn.Module, names: Iterable[str], corre
     handles = []
 
     def remember(name: str) -> Callable[..., None]:
-        return lambda _, args, output: calls.setdefault(name, []).append((args[0], output))
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            calls.setdefault(name, []).append((_copy(given_to(args, kwargs)), _copy(output)))
+
+        return hook
 
     def compare(name: str) -> Callable[..., Tensor | None]:
-        return lambda module, args, output: correct(module, Call(*calls[name].pop(0), args[0], output))
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Tensor | None:
+            return correct(module, Call(*calls[name].pop(0), given_to(args, kwargs), output))
+
+        return hook
 
     for name in set(names):  # a single layer is the network, too
-        handles.append(plain.get_submodule(name).register_forward_hook(remember(name)))
-        handles.append(network.get_submodule(name).register_forward_hook(compare(name)))
+        for each, hook in ((plain, remember(name)), (network, compare(name))):
+            handles.append(each.get_submodule(name).register_forward_hook(hook, with_kwargs=True))
     with hooked(handles):
         yield
+
+
+def _copy(value: Any) -> Any:
+    """A tensor as it is now: what follows may work in place, as `ReLU(inplace=True)` does."""
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 @contextmanager

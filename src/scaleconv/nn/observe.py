@@ -35,6 +35,11 @@ def check_images(images: Any, name: str = "images") -> Tensor:
     return images
 
 
+def given_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a layer was called with, by place or by name."""
+    return args[0] if args else next(iter(kwargs.values()))
+
+
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
     """Evaluation mode, without gradients; every module goes back to its own mode afterwards."""
@@ -65,7 +70,7 @@ def watching_winners(layers: dict[str, SIConv2d], seen: Callable[[str, Tensor], 
 
     def watch(name: str) -> Callable[..., None]:
         def hook(layer: SIConv2d, args: tuple[Tensor, ...], kwargs: dict[str, Any], _: Any) -> None:
-            seen(name, winner_of(layer, args[0] if args else kwargs["input"]))
+            seen(name, winner_of(layer, given_to(args, kwargs)))
 
         return hook
 
