@@ -361,6 +361,7 @@ def test_a_converted_network_trains():
         ({"first": 3}, ValueError, r"`first` must be from 1 to the number of chosen layers \(=2\), got 3"),
         ({"antialias": "no"}, TypeError, "`antialias` must be True or False, got 'no'"),
         ({"first": True}, TypeError, "`first` must be an integer or None, got True"),
+        ({"inplace": "no"}, TypeError, "`inplace` must be True or False, got 'no'"),
         ({"where": ["first"]}, TypeError, "`where` must be a function of a name and a layer, got list"),
         ({"exclude": "*"}, ValueError, r"`model` \(=Block\) must hold a Conv2d that `include`, `exclude`, `scales`"),
     ],
@@ -380,3 +381,23 @@ def test_what_is_no_module_is_refused(function):
 def test_a_network_that_cannot_be_converted_says_why():
     with pytest.raises(ValueError, match=r"and that can be swapped \(0: TwiceConv calls conv2d 2 times\)"):
         convert(nn.Sequential(TwiceConv(3, 3, 3)))
+
+
+class CallsSuper(nn.Conv2d):
+    def forward(self, x, gain=1.0):
+        return super().forward(gain * F.pad(x, (1, 1, 1, 1)))
+
+
+def test_a_subclass_may_call_the_forward_of_conv2d_and_take_more_arguments():
+    layer = CallsSuper(3, 4, 3)
+    converted = convert(layer, scales=(1, 2))
+    expected = si_conv2d(2 * F.pad(IMAGES, (1, 1, 1, 1)), layer.weight, layer.bias, scales=(1, 2), return_winner=True)
+    for output in (converted(IMAGES, 2.0), converted(x=IMAGES, gain=2.0)):
+        assert torch.equal(output, expected[0])
+    assert torch.equal(converted(IMAGES, 2.0, return_winner=True)[1], expected[1])
+    assert torch.equal(revert(converted)(IMAGES), layer(IMAGES))
+
+
+def test_converting_again_changes_the_scales_of_layers_of_one_pixel():
+    network = convert(nn.Sequential(nn.Conv2d(3, 4, 1)), where=lambda *_: True)
+    assert convert(network, scales=(1, 2))[0].scales == (1, 2)

@@ -27,8 +27,8 @@ Scales = Iterable[float] | Mapping[str, Iterable[float]]
 
 
 def is_spatial(name: str, conv: nn.Conv2d) -> bool:
-    """Whether a kernel is larger than 1×1, which sees no pattern."""
-    return max(conv.kernel_size) > 1
+    """Whether a kernel is larger than 1×1, which sees no pattern; or was chosen before, as it is scale-invariant."""
+    return max(conv.kernel_size) > 1 or isinstance(conv, SIConv2d)
 
 
 @overload
@@ -105,6 +105,7 @@ def convert(
     included, excluded = _patterns("include", include), _patterns("exclude", exclude)
     by_pattern = _scales_by_pattern(scales)
     check_flag("antialias", antialias)
+    check_flag("inplace", inplace)
     if not callable(where):
         raise TypeError(f"`where` must be a function of a name and a layer, got {type(where).__name__}")
     names = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)]
@@ -164,7 +165,7 @@ def revert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
         )
     """
     check_module(model)
-    network = model if inplace else copy_network(model)
+    network = model if check_flag("inplace", inplace) else copy_network(model)
     for layer in network.modules():
         if isinstance(layer, SIConv2d) and (_base(layer) is SIConv2d or hasattr(layer, "plain_type")):
             for name in _attributes():

@@ -40,7 +40,7 @@ class _Rerouted:
     scales: tuple[float, ...]
     antialias: bool
 
-    def forward(self, input: Tensor, return_winner: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, *args: Any, return_winner: bool = False, **kwargs: Any) -> Tensor | tuple[Tensor, Tensor]:
         winners: list[Tensor] = []
 
         def convolution(*args: Any, **kwargs: Any) -> Tensor:
@@ -52,7 +52,7 @@ class _Rerouted:
             return output
 
         with Reroute(convolution):
-            output: Tensor = self.plain_type.forward(self, input)  # type: ignore[arg-type]
+            output: Tensor = self.plain_type.forward(self, *args, **kwargs)  # type: ignore[arg-type]
         return (output, winners[0]) if return_winner else output
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,6 +62,7 @@ class _Rerouted:
 class _Plain(nn.Conv2d):
     """Comes after it: whatever the kept forward calls of `Conv2d` ends in `conv2d`, and so is rerouted."""
 
+    forward = nn.Conv2d.forward
     _conv_forward = nn.Conv2d._conv_forward
 
 
