@@ -12,7 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.mkldnn import to_mkldnn
 
 from helpers.tolerance import assert_close
-from scaleconv import ScaleInvariant, SIConv2d, convert, si_conv2d
+from scaleconv import ScaleInvariant, SIConv2d, TIConv2d, convert, rotation, si_conv2d
 
 IMAGES = torch.rand(2, 3, 12, 11, generator=torch.Generator().manual_seed(0))
 SCALES = (0.7, 1, 1.5)
@@ -63,7 +63,11 @@ def test_to_mkldnn_is_known_to_drop_the_scales():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("module", [network(), ScaleInvariant(nn.Conv2d(3, 4, 3))], ids=["layer", "pyramid"])
+@pytest.mark.parametrize(
+    "module",
+    [network(), ScaleInvariant(nn.Conv2d(3, 4, 3)), TIConv2d(3, 4, 3, transforms=[rotation(0), rotation(90)])],
+    ids=["layer", "pyramid", "rotations"],
+)
 def test_torch_jit_script_is_refused_by_one_message(module):
     with pytest.raises(RuntimeError, match=r"torch.jit.script cannot take \w+; use torch.export.export or torch.comp"):
         torch.jit.script(module)
@@ -122,6 +126,14 @@ def test_many_layers_of_other_scales_warn_once():
         warnings.simplefilter("default")
         second.load_state_dict(first.state_dict())
     assert len(seen) == 1
+
+
+def test_weights_of_other_transforms_warn():
+    layers = [TIConv2d(3, 4, 3, transforms=[rotation(0), rotation(angle)]) for angle in (90, 30, 30)]
+    with pytest.warns(UserWarning, match="trained with other transforms are loaded into a TIConv2d"):
+        layers[1].load_state_dict(saved(layers[0]))
+    layers[1].load_state_dict(saved(layers[2]))  # a warning would be an error
+    layers[1].load_state_dict(saved(nn.Conv2d(3, 4, 3)))
 
 
 def test_a_pyramid_of_other_scales_warns():

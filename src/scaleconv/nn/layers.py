@@ -12,7 +12,7 @@ from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
 from ..ops.signature import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
 from ..ops.ti_conv import ti_conv2d
 from ..ops.transforms import Transform, scaling
-from .scales_state import ScalesState, scales_as_text
+from .scales_state import LevelsState, ScalesState, scales_as_text
 
 for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole
@@ -55,11 +55,12 @@ class _Convolution(nn.modules.conv._ConvNd):
         raise NotImplementedError
 
 
-class TIConv2d(_Convolution, nn.Conv2d):
+class TIConv2d(LevelsState, _Convolution, nn.Conv2d):
     """A locally transformation-invariant convolution: `Conv2d` that finds its patterns turned, sheared or rescaled.
 
     Takes the arguments of `torch.nn.Conv2d`, has its parameters, its output shape and its `state_dict`, so that weights
-    load in either direction. See `scaleconv.ti_conv2d` for what is computed.
+    load in either direction. See `scaleconv.ti_conv2d` for what is computed. A `state_dict` remembers the transforms.
+    Loaded into a layer with other ones, it warns.
 
     `padding_mode` works as in `Conv2d`: anything but 'zeros' extends the input before the layer sees it.
 
@@ -115,6 +116,9 @@ class TIConv2d(_Convolution, nn.Conv2d):
         self.transforms = check_transforms(transforms)
         self.interpolation = interpolation
         self.border = border
+
+    def _levels(self) -> tuple[str, tuple[Any, ...]]:
+        return "transforms", tuple(transform.matrix for transform in self.transforms)
 
     def _convolve(self, *call: Any, **options: Any) -> Any:
         options |= {"interpolation": self.interpolation, "border": self.border}
