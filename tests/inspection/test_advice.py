@@ -32,6 +32,17 @@ def test_scale_one_is_kept_even_if_nothing_else_is():
     assert recommend(network(), IMAGES, least=0, repeats=1).scales == {"0": SCALES, "2": SCALES}
 
 
+def test_the_order_of_the_scales_does_not_matter_where_all_answer_alike():
+    """On the blank half of an image every level answers by the bias, and the first one listed wins."""
+    images = IMAGES.clone()
+    images[..., 7:] = 0
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1))
+    found = [recommend(convert(plain, scales=order), images, repeats=1) for order in (SCALES, SCALES[::-1])]
+    assert found[0].layers["0"].shares == found[1].layers["0"].shares
+    assert found[0].layers["0"].shares[1] > 0.3
+
+
 def test_convert_takes_the_proposal():
     model = network()
     advice = recommend(model, IMAGES, least=0.2, repeats=1)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from scaleconv import convert, macs, summary
+from scaleconv import ScaleInvariant, TIConv2d, convert, macs, rotation, summary
 
 SIZE = (2, 3, 12, 10)
 
@@ -80,6 +80,24 @@ def test_a_plain_network_can_be_summarised():
     assert found.layers[0].reason == "not chosen"
 
 
+def test_a_pyramid_costs_the_operations_of_its_levels_and_not_those_of_finding_its_grid():
+    pyramid = ScaleInvariant(nn.Conv2d(3, 4, 3), (0.5, 1, 2))
+    levels = [macs((1, 3, side, side), (4, 3, 3, 3)).conv2d.total for side in (8, 16, 32)]
+    assert [summary(pyramid, (1, 3, 16, 16), repeats=0).macs for _ in range(2)] == [sum(levels)] * 2
+
+
+def test_operations_of_a_layer_with_transforms_are_not_guessed():
+    layer = TIConv2d(3, 4, 3, transforms=[rotation(0), rotation(45)])
+    found = summary(nn.Sequential(layer, nn.Conv2d(4, 2, 1)), SIZE, repeats=0)
+    assert (found.layers[0].macs, found.layers[0].plain_macs) == (None, None)
+    assert found.macs == found.layers[1].macs > 0
+
+
+def test_it_shows_itself_without_print():
+    found = summary(network(), SIZE, repeats=0)
+    assert repr(found) == str(found)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -89,6 +107,11 @@ def test_a_plain_network_can_be_summarised():
         ({"input_size": (1, 3, 0, 10)}, ValueError, "`input_size` must be at least 1, got 0"),
         ({"input_size": (1, 3, 8.5, 10)}, TypeError, "`input_size` must be an integer, got 8.5"),
         ({"repeats": -1}, ValueError, "`repeats` must be at least 0, got -1"),
+        (
+            {"model": nn.Sequential(nn.LazyConv2d(4, 3))},
+            ValueError,
+            r"`model` must know the sizes of its layers, got '0' \(=LazyConv2d\): call the network once before",
+        ),
     ],
     ids=str,
 )

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..metrics.timing import repeated, time_interleaved
-from ..nn.convert import convert
+from ..nn.convert import convert, copy_network
 from ..nn.layers import SIConv2d
-from ..nn.observe import check_images, evaluating, find_layers, hooked
+from ..nn.observe import check_images, evaluating, find_layers, given_to, hooked
 from ..ops.checks import as_number, check_count
 from ..table import Table, terminal_width
 from .pictures import Figure, make_figure, name_the_layers
@@ -35,7 +35,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What `recommend` proposes. `str` gives a table.
+    """What `recommend` proposes. It shows itself as a table.
 
     Attributes:
         layers: the numbers behind it, by the name of the layer.
@@ -52,7 +52,7 @@ class Recommendation:
         """The scales of each layer, as `convert` takes them."""
         return {name: layer.kept for name, layer in self.layers.items()}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.table().text(terminal_width())
 
     def table(self) -> Table:
@@ -106,17 +106,25 @@ def recommend(model: nn.Module, images: Tensor, *, least: float = 0.05, repeats:
     if not 0 <= as_number(least, f"`least` must be a number, got {least!r}") <= 1:
         raise ValueError(f"`least` must be from 0 to 1, got {least}")
     inputs = _inputs(model, layers, images)
-    usage = scale_usage(model, images)
+    usage = scale_usage(_identity_first(model), images)
     advice = {}
     for name, input in inputs.items():
         layer, shares = layers[name], usage.shares[name]
         kept = tuple(scale for scale in layer.scales if scale == 1 or shares[scale] >= least)
-        cheaper = convert(layer, scales=kept, where=lambda *_: True)
+        cheaper = convert(layer, scales=kept, antialias=layer.antialias)
         with evaluating(layer, cheaper):
             calls = {"now": repeated(partial(layer, input)), "then": repeated(partial(cheaper, input))}
             times = time_interleaved(calls, str(input.device), repeats)
         advice[name] = Advice(shares, kept, times["now"].median_ms, times["then"].median_ms)
     return Recommendation(advice, least, len(images))
+
+
+def _identity_first(model: nn.Module) -> nn.Module:
+    """The same network with ties going to scale 1: where all levels answer alike, as on a blank, it is enough."""
+    network = copy_network(model)
+    for layer in find_layers(network).values():
+        layer.scales = tuple(sorted(layer.scales, key=lambda scale: (scale != 1, scale)))
+    return network
 
 
 def _inputs(model: nn.Module, layers: dict[str, SIConv2d], images: Tensor) -> dict[str, Tensor]:
@@ -125,7 +133,7 @@ def _inputs(model: nn.Module, layers: dict[str, SIConv2d], images: Tensor) -> di
 
     def watch(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-            inputs[name] = args[0] if args else kwargs["input"]
+            inputs[name] = given_to(args, kwargs)
 
         return hook
 

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import check_module, revert, skipped
-from ..nn.layers import SIConv2d
+from ..nn.layers import SIConv2d, TIConv2d
 from ..nn.observe import evaluating, hooked
 from ..nn.rerouted import Reroute
 from ..ops.checks import check_count
@@ -30,7 +31,7 @@ class LayerRow:
         reason: why it is not scale-invariant; empty if it is.
         parameters: how many it has.
         plain_macs, macs: multiply-accumulate operations of all its calls, as the plain convolution and as it is; None
-            if it is not a Conv2d.
+            if it is not a Conv2d, or has transforms other than scales.
     """
 
     name: str
@@ -44,7 +45,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class Overview:
-    """What `summary` found. `str` gives a table.
+    """What `summary` found. It shows itself as a table.
 
     Attributes:
         layers: the convolutions, in the order of `named_modules`.
@@ -69,7 +70,7 @@ class Overview:
     def plain_macs(self) -> int:
         return sum(layer.plain_macs or 0 for layer in self.layers)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         width = terminal_width()
         return "\n\n".join(table.text(width) for table in (self.layer_table(), self.total_table()))
 
@@ -119,7 +120,7 @@ def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) ->
 
     Raises:
         TypeError: `model` is not a Module, or a size not an integer.
-        ValueError: not four sizes, a size below 1, or `repeats` below 0.
+        ValueError: not four sizes, a size below 1, `repeats` below 0, or a lazy layer that was never called.
 
     Example:
         >>> from scaleconv import convert
@@ -145,6 +146,12 @@ def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) ->
     parameter = next(model.parameters(), torch.empty(0))
     images = torch.rand(size, dtype=parameter.dtype, device=parameter.device)
     convolutions = {name: layer for name, layer in model.named_modules() if isinstance(layer, _ConvNd)}
+    for name, layer in convolutions.items():
+        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+            raise ValueError(
+                f"`model` must know the sizes of its layers, got {name!r} (={type(layer).__name__}): "
+                "call the network once before"
+            )
     reasons = skipped(model)
     with evaluating(model, plain):
         calls = _calls(plain, list(convolutions), images)
@@ -156,7 +163,7 @@ def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) ->
     for name, layer in convolutions.items():
         scales = layer.scales if isinstance(layer, SIConv2d) else ()
         costs = [macs(*call, scales=scales or (1,), gpu=images.is_cuda) for call in calls[name]]
-        known = isinstance(layer, nn.Conv2d)
+        known = isinstance(layer, nn.Conv2d) and (bool(scales) or not isinstance(layer, TIConv2d))
         rows.append(
             LayerRow(
                 name,
@@ -189,7 +196,7 @@ def _calls(plain: nn.Module, names: Sequence[str], images: Tensor) -> dict[str, 
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        if entered:
+        if entered and not input.is_meta:  # as where a pyramid looks for its grid
             calls[entered[-1]].append((tuple(input.shape), tuple(weight.shape), stride, padding, dilation, groups))
         return nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
