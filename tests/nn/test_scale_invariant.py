@@ -18,7 +18,7 @@ from helpers import reference
 from helpers.loops import aligned_by_loops, calls, random, tensors_of
 from helpers.tolerance import assert_close
 from scaleconv import DEFAULT_SCALES, ScaleInvariant, SIConv2d, si_conv2d
-from scaleconv.nn.scale_invariant import find_grid
+from scaleconv.nn.scale_invariant import find_grid, level_size
 
 SCALES = (0.6, 1.0, 1.7)
 POOLS = ("max", "logsumexp", "mean")
@@ -539,3 +539,26 @@ def test_vectors_that_grow_with_the_level_are_refused_and_one_size_is_offered():
     with pytest.raises(ValueError, match=re.escape(message)):
         ScaleInvariant(module, (1, 2))(torch.rand(3, 2, 9, 9))
     assert ScaleInvariant(module, (1, 2), size="input")(torch.rand(3, 2, 9, 9)).shape == (3, 162)
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"),
+    [
+        ({"scales": (0.99, 1, 1.01, 1.02)}, 2),
+        ({"scales": (0.5, 1, 2), "size": "input"}, 1),
+        ({"scales": (0.5, 1, 2), "size": "input", "norm": "level"}, 3),
+        ({"scales": (0.99, 1, 1.01, 1.02), "norm": "level"}, 4),
+    ],
+    ids=str,
+)
+def test_levels_of_one_size_go_through_the_module_in_one_call(options, calls):
+    images, seen = random(2, 2, 16, 16), []
+    module = classifier()
+    module[0].register_forward_hook(lambda *_: seen.append(1))
+    pyramid = ScaleInvariant(module, **options).train()
+    output = pyramid(images)
+    assert len(seen) == calls
+    assert_close(pyramid.eval()(images), output)
+    assert len(seen) == calls + len(
+        {level_size((16, 16), scale) if "size" not in options else 0 for scale in pyramid.scales}
+    )

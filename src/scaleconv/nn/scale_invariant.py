@@ -68,8 +68,8 @@ class ScaleInvariant(ScalesState):
         keep: which levels take part: 'all', or those with scales in a range (low, high) that contains 1. It may be set
             at any time, as when a trained network meets images in which everything is large; a bound is met to within a
             thousandth, so that 0.63 is 2^(−2/3). Winners remain places in `scales`.
-        size: of the levels: 'own', or that of the 'input'. With 'input' and `norm="joint"` all levels go through the
-            module in one call; else there is one call for each.
+        size: of the levels: 'own', or that of the 'input'. Levels of one size go through the module in one call, but
+            with `norm="level"` in training.
         stride, offset: t and o of a module that returns maps: a number, or a pair (height, width). For a chain of
             convolutions t is the product of the strides, and o the sum of (d(K−1)/2 − P) times the strides before.
         norm: 'joint' or 'level'.
@@ -130,6 +130,7 @@ class ScaleInvariant(ScalesState):
             The output, or (output, winner) with winner a uint8 tensor of the output's shape.
         """
         refuse_jit_trace()
+        check_flag("return_winner", return_winner)
         _check_images(x)
         order = _kept(self.scales, self.keep)
         if len(order) == 1:
@@ -143,28 +144,50 @@ class ScaleInvariant(ScalesState):
         """The aligned answers to all levels that take part, that to scale 1 first."""
         scales, image_size = [self.scales[place] for place in order], x.shape[2:]
         sizes = [level_size(image_size, scale) if self.size == "own" else image_size for scale in scales]
-        if self.size == "input" and self.norm == "joint":
-            levels = torch.cat([x, *(self._level(x, *level) for level in zip(scales[1:], sizes[1:], strict=True))])
-            responses = list(self._answer(levels).unflatten(0, (len(scales), x.shape[0])).unbind())
-        else:
-            responses = [self._answer(x)]
-        everywhere = torch.ones((), dtype=torch.bool, device=responses[0].device)
-        answers = [Answer(order[0], responses[0], everywhere)]
-        grid = self._grid(index(x.shape[1])) if responses[0].ndim == 4 else None
-        for place, (scale, size) in enumerate(zip(scales[1:], sizes[1:], strict=True), 1):
-            if not _fits(size, grid):
-                continue
-            response = responses[place] if len(responses) > 1 else self._answer(self._level(x, scale, size))
-            if response.shape[1] != responses[0].shape[1]:
+        same, *others = self._of_one_size(sizes)
+        responses = self._respond(x, same, scales, sizes)
+        first = responses[0]  # to scale 1
+        everywhere = torch.ones((), dtype=torch.bool, device=first.device)
+        grid = self._grid(index(x.shape[1])) if first.ndim == 4 else None
+        for places in others:
+            if _fits(sizes[places[0]], grid):
+                responses |= self._respond(x, places, scales, sizes)
+        answers = [Answer(order[0], first, everywhere)]
+        for place in sorted(responses)[1:]:
+            response, covered = responses[place], everywhere
+            if response.shape[1] != first.shape[1]:
                 raise ValueError(
                     f"`module` must return one D for levels of all sizes, unless `size` is 'input', "
-                    f"got {responses[0].shape[1]} and {response.shape[1]}"
+                    f"got {first.shape[1]} and {response.shape[1]}"
                 )
-            covered = everywhere
             if grid is not None:
-                response, covered = align(response, scale, responses[0].shape[2:], image_size, size, *grid)
+                response, covered = align(response, scales[place], first.shape[2:], image_size, sizes[place], *grid)
             answers.append(Answer(order[place], response, covered))
         return answers
+
+    def _of_one_size(self, sizes: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The places of levels that go through the module in one call, those of the size of scale 1 first.
+
+        A BatchNorm that is to see each level for itself needs a call for each. So do sizes that are symbols of a
+        compiler: to compare them would fix them.
+        """
+        symbolic = torch.compiler.is_compiling() or any(type(length) is not int for size in sizes for length in size)
+        groups: dict[Any, list[int]] = {}
+        for place, size in enumerate(sizes):
+            alone = (self.norm == "level" and self.module.training) or (self.size == "own" and symbolic)
+            key = place if alone else tuple(size) if self.size == "own" else "input"
+            groups.setdefault(key, []).append(place)
+        return list(groups.values())
+
+    def _respond(
+        self, x: Tensor, places: Sequence[int], scales: Sequence[float], sizes: Sequence[Sequence[int]]
+    ) -> dict[int, Tensor]:
+        """What the module answers to levels of one size, by their places; that of scale 1 is the input itself."""
+        levels = [self._level(x, scales[place], sizes[place]) if place else x for place in places]
+        if len(levels) == 1:
+            return {places[0]: self._answer(levels[0])}
+        answers = self._answer(torch.cat(levels)).unflatten(0, (len(levels), x.shape[0]))
+        return dict(zip(places, answers.unbind(), strict=True))
 
     def _level(self, x: Tensor, scale: float, size: Sequence[int]) -> Tensor:
         """The input at one scale, laid out in memory as the input is."""
