@@ -56,6 +56,27 @@ def test_onnx_runtime_computes_the_same_on_images_of_any_number_and_size(make, s
         assert_close(torch.from_numpy(output), module(batch).detach())
 
 
+class Winner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = layer(SCALES)
+
+    def forward(self, x):
+        return self.layer(x, return_winner=True)[1]
+
+
+@pytest.mark.filterwarnings("ignore")  # raised inside the exporter
+def test_onnx_runtime_finds_the_same_winner(tmp_path):
+    pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
+    module, path, batch = Winner(), tmp_path / "winner.onnx", images(2, 3, 16, 15)
+    torch.onnx.export(module, (batch,), dynamo=True, verbose=False).save(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (winner,) = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+    assert len(module(batch).unique()) > 1
+    assert torch.equal(torch.from_numpy(winner), module(batch))
+
+
 # A C++ compiler that hurries, in the words that this version of torch knows.
 HURRIED = {
     "aot_inductor.compile_wrapper_opt_level": "O0",

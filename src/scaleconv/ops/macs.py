@@ -7,6 +7,7 @@ from n others takes n operations. Numbers only; nothing is computed here.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .checks import check_flag
 from .plan import Canvas, PlaneStrip, Strip, make_plan
 from .signature import DEFAULT_SCALES, Padding, Signature, Size, make_signature
 
@@ -68,6 +69,7 @@ def macs(
         >>> [round(each.convolution / cost.conv2d.total, 1) for each in (cost.direct, cost.planned)]
         [10.0, 5.6]
     """
+    check_flag("gpu", gpu)
     signature = make_signature(input_shape, weight_shape, stride, padding, dilation, groups, scales)
     images = input_shape[0] if len(input_shape) == 4 else 1
     outputs = signature.height.output_size * signature.width.output_size

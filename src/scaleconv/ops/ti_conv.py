@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import custom_op
+from .checks import check_flag
 from .dispatch import is_eager, needs_plain_operations, refuse_jit_trace
 from .geometry import competing_order
 from .signature import Padding, Settings, Size, check_ti_call
@@ -149,6 +150,7 @@ def evaluate(
     `check` gets the shapes, then stride, padding, dilation and groups, the scales or transforms, and the `others`.
     """
     refuse_jit_trace()
+    check_flag("return_winner", return_winner)
     maps = tuple(maps) if isinstance(maps, Iterator) else maps  # which can be read but once
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
@@ -164,7 +166,7 @@ def evaluate(
     if not return_winner:
         return output
     order = competing_order(settings.identity, len(settings.matrices))
-    return output, torch.tensor(order, dtype=torch.uint8, device=input.device)[winner.int()]
+    return output, torch.tensor(order, dtype=torch.uint8, device=input.device)[winner.long()]  # as ONNX has it
 
 
 def _evaluate(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> tuple[Tensor, Tensor]:
