@@ -28,10 +28,11 @@ test: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --dist worksteal
+	$(BIN)/pytest -n auto --dist worksteal -rs
 
 # Installs nothing, but says what is missing.
-test-browser: install
+test-browser:
+	@test -e $(BIN)/pytest || { echo "no $(BIN)/pytest: make install"; exit 1; }
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 		{ echo "no Chromium: apt-get install chromium, or your system's way"; exit 1; }
 	@test -e build/node_modules/axe-core || echo "no axe-core: npm install --prefix build axe-core"

@@ -243,3 +243,7 @@ def test_a_reader_that_leaves_is_no_error(command):
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+def test_the_page_of_the_demo_takes_no_device(run):
+    refused(run("demo", "--device", "cuda"), "`device` must be given with --train, got 'cuda'")

@@ -179,11 +179,22 @@ def test_clients_that_send_slowly_make_room_for_others(ask, served, text, monkey
 
 def test_who_waits_for_an_answer_is_not_slow(ask, served):
     with ThreadPoolExecutor(1) as other:
-        with served.turn:
-            waiting = other.submit(ask, "/api/curve", {"index": 0})
-            wait_until(lambda: served.waiting._value < server.WAITING)
-            assert served.slow == {}
+        hold = threading.Event()
+        served.worker.submit(hold.wait)
+        waiting = other.submit(ask, "/api/curve", {"index": 0})
+        wait_until(lambda: served.waiting._value < server.WAITING)
+        assert served.slow == {}
+        hold.set()
         assert waiting.result()[0] == 200
+
+
+def test_all_answers_are_computed_in_one_thread(ask, served, monkeypatch):
+    """Each thread keeps memory of its own, so large pictures in many of them would take it many times."""
+    seen = set()
+    monkeypatch.setitem(served.routes, "/api/digit", lambda _: seen.add(threading.get_ident()) or {})
+    with ThreadPoolExecutor(8) as others:
+        assert {code for code, *_ in others.map(lambda _: ask("/api/digit", {}), range(16))} == {200}
+    assert len(seen) == 1
 
 
 def wait_until(reached):

@@ -265,3 +265,19 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path):
     assert "Traceback" not in errors
     assert list(folder.glob("*.safetensors"))
     assert not list(folder.glob("*.part"))
+
+
+def test_what_to_type_next_works_as_it_is_printed(run):
+    small = ["--models", "convnet", "--folds", "0", *TINY, "--results", "there"]
+    for named in ([], ["--name", "try"]):
+        _, output, _ = run("reproduce", "table1", *small, *named)
+        line = output.splitlines()[-1].removeprefix("Next: scaleconv ").partition(",")[0]
+        assert run(*line.split())[0] == 0, line
+
+
+def test_what_to_type_next_begins_as_the_command_was_called(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    for called, program in ((".venv/bin/scaleconv", ".venv/bin/scaleconv"), ("pytest", "scaleconv")):
+        monkeypatch.setattr("sys.argv", [called])
+        cli._next("scaleconv show table1, for a table")
+        assert capsys.readouterr().out == f"Next: {program} show table1, for a table\n"

@@ -1,5 +1,6 @@
 """The page for a browser: it needs nothing else, and every number on it is recomputed here from the files."""
 
+import base64
 import json
 import re
 import shlex
@@ -124,7 +125,38 @@ def numbers(text):
     return re.findall(r"\d+(?:[.,]\d+)*", text)
 
 
-ITEMS = ["fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost", "winners", "equivariance", "scales", "recipes"]
+ITEMS = [
+    *("fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost", "winners", "equivariance", "scales", "recipes"),
+    *("unfamiliar", "neurons", "folds", "alignment"),
+]
+
+
+def test_every_item_with_records_is_checked(raw):
+    assert set(raw) == {*ITEMS, "table1", "background"}
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_every_cell_of_a_table_is_a_value_of_the_files_or_follows_from_some(item, page, raw):
+    values = {key: [found[fold] for fold in sorted(found)] for key, found in curves(raw[item]).items()}
+    lines = {}
+    for (line, at, name), found in values.items():
+        lines.setdefault((line, name), {})[at] = found
+    allowed, means = {spread(found) for found in values.values()}, []
+    for (line, name), points in lines.items():
+        means.append(np.mean([np.mean(found) for found in points.values()]))
+        for base in (base for (other, same), base in lines.items() if same == name and other != line):
+            shared = [at for at in points if np.sum(base.get(at, 0))]
+            allowed |= {percent(points[at], base[at]) for at in shared}
+            means += [np.mean([100 * (np.sum(points[at]) / np.sum(base[at]) - 1) for at in shared])] if shared else []
+    heads = {at.removeprefix(", ").removeprefix(" at ") for _, at, _ in values}
+    for head, *cells in page.rows[item]:
+        if head == "mean":
+            found = [float(cell.removesuffix(" %").replace("−", "-")) for cell in cells if cell != "–"]
+            assert all(min(abs(mean - value) for mean in means) < 0.051 for value in found)
+        elif head in heads:
+            assert set(cells) - {"–"} <= allowed, head
+        else:  # the names of the columns
+            assert not re.search(r"(?<![×\d.])\d+\.\d\d", " ".join(cells)), head
 
 
 @pytest.mark.parametrize("item", ITEMS)
@@ -169,9 +201,10 @@ def test_changes_and_table_cells_are_those_of_the_files(item, page, raw):
     )
 
 
-def test_table_1_is_that_of_the_files_beside_the_paper(page, raw):
-    paper = tomllib.loads((CONFIGS / "table1.toml").read_text())["paper"]
-    runs = {model: [one for one in raw["table1"] if one["model"] == model] for model in TITLES}
+@pytest.mark.parametrize("item", ["table1", "background"])
+def test_a_table_of_methods_is_that_of_the_files_beside_the_paper(item, page, raw):
+    paper = tomllib.loads((CONFIGS / f"{item}.toml").read_text())["paper"]
+    runs = {model: [one for one in raw[item] if one["model"] == model] for model in TITLES}
     runs = {model: sorted(made, key=lambda one: one["fold"]) for model, made in runs.items() if made}
     errors = {model: np.array([one["test_error"] for one in made]) for model, made in runs.items()}
     expected, costs, marks = [], [], []
@@ -187,18 +220,20 @@ def test_table_1_is_that_of_the_files_beside_the_paper(page, raw):
         whole = np.median([one["seconds"] / one["runs_together"] for one in made])
         ours = spread(errors[model])
         expected.append([TITLES[model], stated, ours, str(len(made)), change, p, f"{seconds:.2g}"])
-        epochs = str(len(made[0]["history"]["epoch"]))
+        epochs = f"{np.mean([len(one['history']['epoch']) for one in made]):.0f}"
         costs.append([TITLES[model], f"{made[0]['parameters']:,}", f"{whole:.3g}", epochs])
         if model != "pixels":
             marks += [f"{TITLES[model]}, ours: {ours}, n = {len(made)}"]
             marks += [f"{TITLES[model]}, paper: {stated}"] if model in paper else []
         if model not in ("rbm", "si_rbm", "pixels"):
-            for at, epoch in enumerate(made[0]["history"]["tested"]):
-                tested = [one["history"]["test_error"][at] for one in made]
-                marks.append(f"{TITLES[model]} at epoch {epoch}: {spread(tested)}, n = {len(made)}")
-    rows = [row for row in page.rows["table1"] if row[0] != "method"]
+            tested = [dict(zip(one["history"]["tested"], one["history"]["test_error"], strict=True)) for one in made]
+            shared = sorted(set.intersection(*map(set, tested)))
+            for epoch in shared if len(shared) > 1 else []:
+                found = spread([errors_of[epoch] for errors_of in tested])
+                marks.append(f"{TITLES[model]} at epoch {epoch}: {found}, n = {len(made)}")
+    rows = [row for row in page.rows[item] if row[0] != "method"]
     assert rows == [*expected, *costs]
-    assert sorted(page.marks["table1"]) == sorted(marks)
+    assert sorted(page.marks[item]) == sorted(marks)
 
 
 def test_claims_are_those_of_the_checks_and_are_counted(page, found):
@@ -307,6 +342,26 @@ def test_no_line_of_a_claim_breaks_between_a_number_and_its_unit(text):
     claims = text.partition('<section id="claims">')[2].partition("</table>")[0].partition("<table")[2]
     assert len(re.findall(r"\d\N{NO-BREAK SPACE}%", claims)) > 10
     assert not re.findall(r"\d %|n = ", claims)
+
+
+def test_pictures_of_filters_are_those_beside_the_records_or_of_the_papers_size(tmp_path):
+    figures, small = tmp_path / "figures", tmp_path / "table1-quick"
+    for folder in (figures, small):
+        folder.mkdir()
+    (figures / "table1-rbm.png").write_bytes(b"of the paper's size")
+    runs, paper = [record("rbm", 0, 6.0)], base64.b64encode(b"of the paper's size").decode()
+    assert paper in make_page([Recorded(load_item("table1"), tmp_path / "table1", runs)], figures, "paper")
+    quick = [Recorded(load_item("table1", "quick"), small, runs)]
+    assert "<img" not in make_page(quick, figures, "quick")
+    (small / "filters-rbm.png").write_bytes(b"small")
+    assert base64.b64encode(b"small").decode() in make_page(quick, figures, "quick")
+
+
+def test_a_page_of_small_runs_says_so(tmp_path):
+    runs = [record("convnet", 0, 6.0)]
+    for preset, said in (("paper", False), ("quick", True)):
+        text = make_page([Recorded(load_item("table1", preset), tmp_path / "table1", runs)], tmp_path, preset)
+        assert ("small versions" in text) == said
 
 
 def test_what_records_say_is_text_and_not_markup(tmp_path):
