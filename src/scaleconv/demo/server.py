@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -134,7 +135,7 @@ class PageServer(ThreadingHTTPServer):
         self.routes = make_routes(pairs)
         folder = resources.files(__package__).joinpath("static")
         self.files = {path: folder.joinpath(name).read_bytes() for path, (name, _) in FILES.items()}
-        self.turn = threading.Lock()
+        self.worker = ThreadPoolExecutor(1, "answers", initializer=torch.set_num_threads, initargs=(1,))
         self.waiting = threading.BoundedSemaphore(WAITING)
         self.connections = threading.BoundedSemaphore(CONNECTIONS)
         self.slow: dict[socket.socket, float] = {}  # connections on whose client we wait, and since when
@@ -223,8 +224,7 @@ class PageHandler(BaseHTTPRequestHandler):
         if not self.server.waiting.acquire(blocking=False):
             raise RefusalError(HTTPStatus.TOO_MANY_REQUESTS, f"busy: {WAITING} requests are waiting already, try again")
         try:
-            with self.server.turn:
-                return answer(body)
+            return self.server.worker.submit(answer, body).result()
         finally:
             self.server.waiting.release()
 
@@ -304,7 +304,6 @@ def start(host: str, port: int, pairs: dict[str, Pair]) -> PageServer:
         raise type(error)(
             f"cannot listen on {host}, port {port} ({error.strerror or error}): name another --host or --port"
         ) from None
-    torch.set_num_threads(1)  # images are small: threads would wait for one another
     for path, fields in FIRST.items():
-        server.routes[path](fields)
+        server.worker.submit(server.routes[path], fields).result()
     return server
