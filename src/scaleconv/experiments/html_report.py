@@ -132,6 +132,7 @@ def make_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
         ("made", "How it was made"),
     ]
     count = sum(len(each.records) for each in recorded)
+    small = "" if preset == "paper" else " These are small versions, on few digits: they cannot settle a claim."
     missing = ", ".join(each.item.item for each in found if not each.folder)
     colours = "\n".join(f".{model} {{ --c: {colour}; }}" for model, colour in COLOURS.items())
     return f"""<!DOCTYPE html>
@@ -148,7 +149,7 @@ def make_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
 <h1>Locally scale-invariant convolution: the paper, reproduced</h1>
 <p>Kanazawa, Sharma and Jacobs, <cite>Locally Scale-Invariant Convolutional Neural Networks</cite> (2014), beside what
 scaleconv {__version__} measured. Everything on this page was computed from {count} records, one of each finished run.
-Point at a mark, or tap it, to read its value.</p>
+Point at a mark, or tap it, to read its value.{small}</p>
 <nav aria-label="Items">{"".join(f'<a href="#{place}">{text}</a>' for place, text in links)}</nav>
 </header>
 <main>
@@ -179,6 +180,13 @@ paper’s side of 0, else <em>worse</em>: not shown.</p>
 </section>"""
 
 
+def _learned(each: Recorded, figures: Path) -> dict[Path, str]:
+    """The pictures beside the records; of the paper's size those of the documents, where they are kept."""
+    item, folder = each.item, each.folder or figures
+    beside = pictures(item, folder, "filters") | pictures(item, folder, item.item)
+    return beside or (pictures(item, figures, item.item) if folder.name == item.item else {})
+
+
 def _section(each: Recorded, figures: Path) -> str:
     item, records = each.item, each.records
     charts = "".join(_figure(chart) for chart in make_charts(item, records))
@@ -187,7 +195,7 @@ def _section(each: Recorded, figures: Path) -> str:
     if is_table:
         tables.append(cost_table(records).html())
     shown = _scrolling("\n".join(tables))
-    learned = "".join(_picture(path, alt) for path, alt in pictures(item, figures).items())
+    learned = "".join(_picture(path, alt) for path, alt in _learned(each, figures).items())
     notes = "<br>\n".join(escape(note) for note in footnotes(item, records))
     return f"""<section id="{item.item}"><h2>{escape(item.title)}</h2>
 <p>{escape(item.claim)}</p>

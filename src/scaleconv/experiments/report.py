@@ -255,12 +255,12 @@ def claims_table(found: Sequence[Recorded]) -> Table:
     return Table("", ("item", "the paper", "ours", "verdict"), rows)
 
 
-def pictures(item: Item, figures: Path) -> dict[Path, str]:
-    """The pictures of what networks learned, and what each shows.
+def pictures(item: Item, folder: Path, beginning: str) -> dict[Path, str]:
+    """The pictures in a folder of what networks learned, and what each shows.
 
     Weights are not kept with the records: a picture that was drawn from some stays without them.
     """
-    return {path: _alt(item.title, path.stem) for path in sorted(figures.glob(f"{item.item}-*.png"))}
+    return {path: _alt(item.title, path.stem) for path in sorted(folder.glob(f"{beginning}-*.png"))}
 
 
 def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Path]:
@@ -286,7 +286,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         figures.mkdir(parents=True, exist_ok=True)
         written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item)]
         written += _draw_learned(item, folder, figures)
-        learned = [f"![{alt}](figures/{path.name})" for path, alt in pictures(item, figures).items()]
+        learned = [f"![{alt}](figures/{path.name})" for path, alt in pictures(item, figures, item.item).items()]
         drawn = f"![{item.title}](figures/{item.item}.png)"
         blocks = [drawn, f"Records: `{folder.name}`.", markdown(item, records).strip(), *learned]
         texts = {page: _replace(text, item.item, "\n\n".join(blocks), page) for page, text in texts.items()}
