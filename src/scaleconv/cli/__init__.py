@@ -5,6 +5,7 @@ traceback with `SCALECONV_TRACEBACK=1`.
 """
 
 import os
+import shutil
 import sys
 import time
 from contextlib import suppress
@@ -27,7 +28,9 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a 
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, such as training.batch=64. May be repeated.")
 ]
-Epochs = Annotated[int | None, typer.Option(help="Epochs of training.")]
+Epochs = Annotated[
+    int | None, typer.Option(help="Epochs of training. Default: those of the item; on images of your own 20.")
+]
 EngineName = Annotated[str, typer.Option(help="local (this process) or ray (a cluster, a task for each run).")]
 Address = Annotated[
     str | None,
@@ -71,7 +74,7 @@ Start with one of these:
   scaleconv reproduce table1                 the paper's comparison, in minutes
   scaleconv report --html --preset quick     its results on one page
   scaleconv data export digits --count 1000  a folder of images, to try this:
-  scaleconv compare --data digits --model convnet  which network to take
+  scaleconv compare --data digits --model convnet  which to take, in 10 minutes
 
 scaleconv COMMAND --help explains a command, with an example.
 scaleconv --install-completion lets the Tab key complete commands and options."""
@@ -139,7 +142,9 @@ def reproduce(
     typer.echo(f"It took {time.perf_counter() - start:.0f} s; what was finished before is not counted.")
     if preset == "quick":
         typer.echo(f"This was a small version; at the paper's size: scaleconv reproduce {item} --preset paper")
-    _next(f"scaleconv report --html --preset {preset}, for all results on one page")
+    where_else = "" if results == Path("results") else f" --results {results}"
+    page = f"scaleconv report --html --preset {preset}{where_else}, for all results on one page"
+    _next(f"scaleconv show {name} --item {item}{where_else}, for the same again" if name else page)
 
 
 @app.command(epilog="Example: scaleconv show table1 --json")
@@ -301,7 +306,8 @@ def compare(
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
     _run_folder(locals(), None, list(range(seeds)), engine, address, gpus_per_run, max(1, workers))
-    _next(f"scaleconv show {name}, for the same again; or load a network by its line above")
+    where_else = "" if results == Path("results") else f" --results {results}"
+    _next(f"scaleconv show {name}{where_else}, for the same again; or load a network by its line above")
 
 
 @app.command(
@@ -340,7 +346,7 @@ def demo(
     train: Annotated[
         Path | None, typer.Option(help="Train the networks of the page anew into this folder, and end.")
     ] = None,
-    device: Device = "cpu",
+    device: Annotated[str | None, typer.Option(help="With --train: cpu, cuda, cuda:1, …. Default: cpu.")] = None,
 ) -> None:
     """Show the layer at work on a page in the browser.
 
@@ -351,10 +357,12 @@ def demo(
     from scaleconv.demo.server import LOCAL, start
 
     if train is not None:
-        for record in train_pairs(train, device):
+        for record in train_pairs(train, device or "cpu"):
             typer.echo(f"{record.model}: {record.error:.1f} % error over all test scales, {record.seconds:.0f} s")
-        typer.echo(f"show them: scaleconv demo --networks {train}")
+        _next(f"scaleconv demo --networks {train}, which shows them")
         return
+    if device is not None:
+        raise ValueError(f"`device` must be given with --train, got {device!r}: the page is answered by the CPU")
     if sys.stderr.isatty():
         typer.echo("loading the networks, which takes a few seconds", err=True)
     server = start(host, port, load_pairs(networks or SHIPPED))
@@ -463,8 +471,11 @@ def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[i
 
 
 def _next(text: str) -> None:
-    """The last line of a long command: what to type now."""
+    """The last line of a long command: what to type now, by the way that this command was called."""
     if _leads():
+        called = Path(sys.argv[0])
+        if called.name == "scaleconv" and not shutil.which("scaleconv"):
+            text = text.replace("scaleconv ", f"{called} ", 1)
         typer.echo(f"Next: {text}")
 
 
