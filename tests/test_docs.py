@@ -8,14 +8,19 @@ import re
 import runpy
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import scaleconv
+import scaleconv.data
 from scaleconv import macs
 from scaleconv.cli import app, data_app
+from scaleconv.data import write_images
 from scaleconv.experiments import ITEMS, load_experiment, read_records
 from scaleconv.experiments.page import accuracy_tables, cost_table
 from scaleconv.experiments.tables import cells, make_rows, make_tables
@@ -209,3 +214,49 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
     for page in tmp_path.glob("*.html"):
         loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="([^"]+)|<link[^>]* href="([^"]+)', page.read_text())
         assert not [link for links in loaded for link in links if "//" in link], page.name
+
+
+def code_of(page):
+    """The blocks of a page that are code and no session, one after the other."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    return [block for block in blocks if not block.startswith(">>>")]
+
+
+def test_the_code_on_the_digits_runs(monkeypatch):
+    small = scaleconv.data.embedded_digits()
+    six = replace(small, images=small.images.repeat(6, 1, 1), labels=small.labels.repeat(6))  # as many as in MNIST
+    monkeypatch.setattr(scaleconv.data, "load_digits", lambda *_: six)
+    names = {}
+    for block in code_of("data.md"):
+        exec(block, names)
+    assert (len(names["train"]), len(names["test"]), names["large"].images.shape[2:]) == (1000, 5000, (40, 40))
+
+
+def test_the_code_on_scenes_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    first, networks, explained, masks = code_of("scenes.md")
+    names = {}
+    exec(first, names)
+    assert names["scenes"].images.shape == (100, 1, 96, 96)
+    exec(networks, names)
+    assert names["photos"](torch.rand(1, 3, 16, 16)).shape == (1, 5, 16, 16)
+    layer = nn.Sequential(OrderedDict(conv1=nn.Conv2d(1, 4, 3)))
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    names |= {"model": nn.Sequential(OrderedDict(layer1=nn.Sequential(layer), head=nn.Sequential(*head)))}
+    names |= {"image": torch.rand(1, 12, 12)}
+    exec(explained, names)
+    assert names["found"].layers["layer1.0.conv1"].winning_scale.shape == (10, 10)
+    scaleconv.data.write_scenes(names["scenes"], tmp_path / "photos")
+    exec(masks.replace("classes=5", "classes=11"), names)
+    assert (names["image"].shape, names["mask"].shape) == ((1, 128, 128), (128, 128))
+
+
+def test_the_code_on_images_of_your_own_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    digits = scaleconv.data.embedded_digits()
+    write_images(digits.images[:60].unsqueeze(1), digits.labels[:60], "0123456789", tmp_path / "photos")
+    (block,) = code_of("own-images.md")
+    names = {}
+    exec(block.replace("epochs=30", "epochs=1").replace("resize=64", "resize=16"), names)
+    assert len(names["fitted"].record.series["accuracy by scale"].y) == 8
+    assert (tmp_path / "results" / "mine").is_dir()
