@@ -33,7 +33,9 @@ def test_the_inside_shows_every_level_of_every_layer(pairs, decode):
     for layer, view in zip(found["layers"], views.values(), strict=True):
         assert decode(layer["winners"]).shape == (*view.strength.shape, 3)
         assert [level["peak"] for level in layer["levels"]] == [float(level.response.max()) for level in view.levels]
-        assert sum(entry["share"] for entry in layer["legend"]) == pytest.approx(1)
+        shown = view.winner.gather(0, view.output.argmax(0, keepdim=True))  # the map, not every channel
+        shares = [float((shown == place).float().mean()) for place in range(len(view.scales))]
+        assert [entry["share"] for entry in layer["legend"]] == pytest.approx(shares)
     images = [level["image"] for level in found["layers"][0]["levels"]]
     assert [decode(image).shape[0] for image in images] == [int(48 * scale) for scale in views["stages.conv1"].scales]
 

@@ -147,6 +147,7 @@ def test_a_picture_is_taken_and_a_bad_file_is_refused_in_words(page, tmp_path):
     page.wait_for_selector("#filter-levels .level")
     page.set_input_files("#filter-file", picture)
     until(page, "document.getElementById('filter-image').naturalHeight === 64")  # of 200, as 96 of 300
+    until(page, "document.getElementById('filter-example').selectedIndex === -1")  # so that each can be chosen
     for file, message in ((text, "must be a picture"), (large, "at most 8 MiB")):
         page.set_input_files("#filter-file", file)
         until(page, "words => document.querySelector('#filter .error').textContent.includes(words)", message)

@@ -54,7 +54,7 @@ def _winners(name: str, view: LayerView) -> Answer:
     return {
         "name": name.rpartition(".")[2],
         "winners": rendering.winners(index, view.strength, rendering.level_colours(len(names))),
-        "legend": rendering.legend(names, view.winner),
+        "legend": rendering.legend(names, index),
     }
 
 

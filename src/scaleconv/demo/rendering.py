@@ -61,7 +61,7 @@ def levels(
 
 
 def legend(names: Sequence[str], winner: Tensor) -> list[dict[str, Any]]:
-    """The levels with their colours, and the share of all outputs that each has won."""
+    """The levels with their colours, and the share of the map that each has won."""
     shares = winner.flatten().long().bincount(minlength=len(names)) / winner.numel()
     entries = zip(names, level_colours(len(names)), shares.tolist(), strict=True)
     return [{"name": name, "colour": colour, "share": share} for name, colour, share in entries]

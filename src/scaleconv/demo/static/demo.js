@@ -68,7 +68,7 @@ class Sketch {
     canvas.width = canvas.height = side;
     canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); this.stroke(event); });
     canvas.addEventListener("pointermove", (event) => { if (event.buttons) this.stroke(event); });
-    canvas.addEventListener("pointerup", () => { this.last = null; });
+    for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => { this.last = null; });
     canvas.addEventListener("keydown", (event) => this.press(event));
     canvas.addEventListener("focus", () => this.show());
     canvas.addEventListener("blur", () => this.show());
@@ -304,6 +304,7 @@ $("filter-file").addEventListener("change", async () => {
   try {
     if (file.size > 2 ** 23) throw new Error("This file is too large: at most 8 MiB are taken.");
     showImage(await ask("/api/picture", file, "application/octet-stream"));
+    $("filter-example").selectedIndex = -1; // so that choosing any example is a change
   } catch (error) {
     tell("filter", error.message);
   }
@@ -316,7 +317,7 @@ $("filter-layer").addEventListener("change", () => {
   $("filter-number").value = 0;
   updateFilter();
 });
-$("filter-number").addEventListener("input", updateFilter);
+$("filter-number").addEventListener("input", () => { if ($("filter-number").value) updateFilter(); });
 $("filter-clear").addEventListener("click", () => { patch.clear(); updateFilter(); });
 for (const choice of document.querySelectorAll("[name=filter-by]")) choice.addEventListener("change", updateFilter);
 
