@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 from helpers.command import refused
 from helpers.folders import write_classes
 from helpers.runs import Diary, outcome
-from helpers.tasks import note
+from helpers.tasks import Heard, count_epochs, note
 from scaleconv.data import load_folder
 from scaleconv.experiments import engine, load_experiment, run_experiment, train
 from scaleconv.experiments.engine import RayCluster, Task, open_engine
@@ -290,3 +291,11 @@ def test_processes_are_for_cpus(monkeypatch):
     monkeypatch.setattr("scaleconv.experiments.engine.choose_device", lambda _: "cuda")
     with open_engine(processes=2) as several, pytest.raises(ValueError, match=r"`processes` \(=2\) must be 1 on a GPU"):
         several.device("auto")
+
+
+def test_processes_tell_their_epochs_to_the_one_that_shows_them(tmp_path):
+    heard = Heard()
+    tasks = [Task((f"{name}.json",), name) for name in "abc"]
+    with open_engine(processes=2) as engine:
+        list(engine.run(partial(count_epochs, watcher=heard), tasks, tmp_path))
+    assert sorted(heard.epochs) == [(name, number) for name in "abc" for number in (1, 2, 3)]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
@@ -31,6 +32,7 @@ from .sgd import choose_device
 ENGINES = ("local", "ray")
 MOST_PROCESSES = 256
 RETRIES = 3  # of a task that loses its worker
+LAST = "last"  # word of a process
 SECONDS_BETWEEN = 1.0  # looks at the temporary folder of a task
 
 Files = dict[str, bytes]  # by path in the folder of the results
@@ -113,61 +115,92 @@ class LocalPool:
         if forks:
             context.set_forkserver_preload([f"{__package__}.run"])
         threads = max(1, (os.cpu_count() or 1) // self.count)
-        waiting = iter(tasks)
-        running: dict[Any, tuple[Any, Connection, Task]] = {}  # by what is ready when the process has ended
+        watcher = work.keywords.get("watcher") if isinstance(work, partial) else None
+        waiting, running = iter(tasks), list[_Worker]()
         try:
             while True:
                 while len(running) < self.count and (task := next(waiting, None)):
-                    receiver, sender = context.Pipe(duplex=False)
-                    what = (work, task.what, folder, threads, sender)
-                    process = context.Process(target=_work_here, args=what, daemon=True)
-                    process.start()
-                    sender.close()
-                    running[process.sentinel] = process, receiver, task
+                    running.append(_Worker(context, (work, task.what, folder, threads), task))
                 if not running:
                     return
-                for sentinel in wait_for(list(running)):
-                    process, receiver, task = running.pop(sentinel)
-                    process.join()
-                    _raise_error(receiver, process.exitcode, task)
-                    yield task
+                wait_for([each for worker in running for each in (worker.process.sentinel, worker.receiver)])
+                for worker in list(running):
+                    ended = not worker.process.is_alive()
+                    worker.listen(watcher)
+                    if ended:
+                        running.remove(worker)
+                        worker.finish()
+                        yield worker.task
         finally:
-            for process, *_ in running.values():
-                process.terminate()
-            for process, *_ in running.values():
-                process.join()
+            for worker in running:
+                worker.process.terminate()
+            for worker in running:
+                worker.process.join()
+
+
+class _Worker:
+    """A process that does a task and sends what a `Watcher` is to be told, and at the end what it raised, or None."""
+
+    def __init__(self, context: Any, what: tuple[Any, ...], task: Task) -> None:
+        self.task, self.sent_last, self.error = task, False, None
+        self.receiver, sender = context.Pipe(duplex=False)
+        self.process = context.Process(target=_work_here, args=(*what, sender), daemon=True)
+        self.process.start()
+        sender.close()
+
+    def listen(self, watcher: Any) -> None:
+        """Pass on what was sent so far."""
+        while self.receiver.poll():
+            try:
+                kind, *what = self.receiver.recv()
+            except EOFError:
+                return
+            if kind == LAST:
+                self.sent_last, (self.error,) = True, what
+            elif watcher is not None:
+                getattr(watcher, kind)(*what)
+
+    def finish(self) -> None:
+        """Raise what the ended process has raised; one that was lost has not said how it ended."""
+        self.process.join()
+        self.receiver.close()
+        if not self.sent_last:
+            code = self.process.exitcode
+            raise OSError(f"the process of {self.task.records[0]} was lost (exit code {code}): start the command again")
+        if self.error is not None:
+            raise self.error
+
+
+class _Relay:
+    """A `Watcher` that tells another process what it is told."""
+
+    def __init__(self, sender: Connection) -> None:
+        self.sender = sender
+
+    def __getattr__(self, kind: str) -> Callable[..., None]:
+        return lambda *what: self.sender.send((kind, *what))
 
 
 def _work_here(work: Work, what: Any, folder: Path, threads: int, sender: Connection) -> None:
-    """Do a task in a process of its own, and send what it raised, or None."""
+    """Do a task in a process of its own."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
+    if isinstance(work, partial) and "watcher" in work.keywords:
+        work = partial(work, watcher=_Relay(sender))
     try:
         work(what, folder)
     except (ValueError, OSError, ImportError) as error:
-        sender.send(error)
+        sender.send((LAST, error))
     except KeyboardInterrupt:
         os._exit(1)  # the process that shows results says so
     else:
-        sender.send(None)
+        sender.send((LAST, None))
 
 
 def _end_with_parent() -> None:
     if parent := multiprocessing.parent_process():
         parent.join()  # it may be killed
         os._exit(1)
-
-
-def _raise_error(receiver: Connection, code: int | None, task: Task) -> None:
-    """Raise what the process of a task has sent; one that was lost has sent nothing."""
-    try:
-        error = receiver.recv()
-    except EOFError:
-        error = OSError(f"the process of {task.records[0]} was lost (exit code {code}): start the command again")
-    finally:
-        receiver.close()
-    if error is not None:
-        raise error
 
 
 @contextmanager
