@@ -142,9 +142,8 @@ def reproduce(
     typer.echo(f"It took {time.perf_counter() - start:.0f} s; what was finished before is not counted.")
     if preset == "quick":
         typer.echo(f"This was a small version; at the paper's size: scaleconv reproduce {item} --preset paper")
-    where_else = "" if results == Path("results") else f" --results {results}"
-    page = f"scaleconv report --html --preset {preset}{where_else}, for all results on one page"
-    _next(f"scaleconv show {name} --item {item}{where_else}, for the same again" if name else page)
+    page = f"scaleconv report --html --preset {preset}{_place(results)}, for all results on one page"
+    _next(f"scaleconv show {name} --item {item}{_place(results)}, for the same again" if name else page)
 
 
 @app.command(epilog="Example: scaleconv show table1 --json")
@@ -306,8 +305,7 @@ def compare(
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
     _run_folder(locals(), None, list(range(seeds)), engine, address, gpus_per_run, max(1, workers))
-    where_else = "" if results == Path("results") else f" --results {results}"
-    _next(f"scaleconv show {name}{where_else}, for the same again; or load a network by its line above")
+    _next(f"scaleconv show {name}{_place(results)}, for the same again; or load a network by its line above")
 
 
 @app.command(
@@ -468,6 +466,11 @@ def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[i
         for line in run_folder(request, variants, seeds, where):
             if _leads():
                 typer.echo(line)
+
+
+def _place(results: Path) -> str:
+    """The option that names the directory of the results, where it is not the usual one."""
+    return "" if results == Path("results") else f" --results {results}"
 
 
 def _next(text: str) -> None:

@@ -135,6 +135,7 @@ class PageServer(ThreadingHTTPServer):
         self.routes = make_routes(pairs)
         folder = resources.files(__package__).joinpath("static")
         self.files = {path: folder.joinpath(name).read_bytes() for path, (name, _) in FILES.items()}
+        # One thread, so that the memory of a request is kept once; images are small, so it works alone.
         self.worker = ThreadPoolExecutor(1, "answers", initializer=torch.set_num_threads, initargs=(1,))
         self.waiting = threading.BoundedSemaphore(WAITING)
         self.connections = threading.BoundedSemaphore(CONNECTIONS)

@@ -32,7 +32,7 @@ from .sgd import choose_device
 ENGINES = ("local", "ray")
 MOST_PROCESSES = 256
 RETRIES = 3  # of a task that loses its worker
-LAST = "last"  # word of a process
+LAST = "last"  # kind of what a process sends at its end; the others are methods of a `Watcher`
 SECONDS_BETWEEN = 1.0  # looks at the temporary folder of a task
 
 Files = dict[str, bytes]  # by path in the folder of the results
