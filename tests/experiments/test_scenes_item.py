@@ -67,7 +67,7 @@ def test_errors_at_a_scale_are_those_on_the_pixels_of_digits_at_that_scale():
     (one, *_) = plan_runs(load_experiment("scenes", "quick", TINY))
     data, digits = one.settings.data, embedded_digits()
     seen, test = DigitStore("cpu").of(data, 1), divide(digits.labels, data, 1).test
-    network = one.network()
+    network = one.network().eval()
     found = measure(one, network, seen)["test_error"]
     assert found.x == [0.5, 1.0]
     for scale, error in zip(found.x, found.y, strict=True):

@@ -18,7 +18,9 @@ PaddedConvolution = Callable[..., nn.Module]
 
 
 class FullyConvolutional(nn.Module):
-    """conv → ReLU → max-pool 2/2 → three times (conv 5×5 → ReLU) → conv 1×1, enlarged to the size of the image.
+    """conv → max-pool 2/2 → three times conv 5×5 → conv 1×1, enlarged to the size of the image.
+
+    Each convolution but the last is followed by BatchNorm and ReLU.
 
     Shapes: images (N, channels, H, W) → scores (N, classes, H, W).
 
@@ -39,14 +41,18 @@ class FullyConvolutional(nn.Module):
         first, rest = shape.maps
         self.stages = nn.Sequential(
             OrderedDict(
-                conv1=conv(channels, first, shape.kernel, padding=shape.kernel // 2),
+                conv1=conv(channels, first, shape.kernel, padding=shape.kernel // 2, bias=False),
+                norm1=nn.BatchNorm2d(first),
                 relu1=nn.ReLU(),
                 pool1=nn.MaxPool2d(2, 2, ceil_mode=True),
-                conv2=conv(first, rest, 5, padding=2),
+                conv2=conv(first, rest, 5, padding=2, bias=False),
+                norm2=nn.BatchNorm2d(rest),
                 relu2=nn.ReLU(),
-                conv3=conv(rest, rest, 5, padding=2),
+                conv3=conv(rest, rest, 5, padding=2, bias=False),
+                norm3=nn.BatchNorm2d(rest),
                 relu3=nn.ReLU(),
-                conv4=conv(rest, rest, 5, padding=2),
+                conv4=conv(rest, rest, 5, padding=2, bias=False),
+                norm4=nn.BatchNorm2d(rest),
                 relu4=nn.ReLU(),
             )
         )
