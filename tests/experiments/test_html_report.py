@@ -101,6 +101,12 @@ def percent(ours, base):
     return f"{number.replace('-', '−') if float(number) else '0.0'} %"
 
 
+def on_common_folds(ours, base):
+    """Two lists of values of those folds that both have."""
+    common = sorted(ours.keys() & base.keys())
+    return [ours[fold] for fold in common], [base[fold] for fold in common]
+
+
 def curves(records):
     """{(line, place, quantity): {fold: value}} of all that the records of a figure measured."""
     values = {}
@@ -127,7 +133,7 @@ def numbers(text):
 
 ITEMS = [
     *("fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost", "winners", "equivariance", "scales", "recipes"),
-    *("unfamiliar", "neurons", "folds", "alignment"),
+    *("unfamiliar", "neurons", "folds", "alignment", "scenes", "field", "lead", "ideas"),
 ]
 
 
@@ -137,17 +143,17 @@ def test_every_item_with_records_is_checked(raw):
 
 @pytest.mark.parametrize("item", ITEMS)
 def test_every_cell_of_a_table_is_a_value_of_the_files_or_follows_from_some(item, page, raw):
-    values = {key: [found[fold] for fold in sorted(found)] for key, found in curves(raw[item]).items()}
+    values = curves(raw[item])
     lines = {}
     for (line, at, name), found in values.items():
         lines.setdefault((line, name), {})[at] = found
-    allowed, means = {spread(found) for found in values.values()}, []
+    allowed, means = {spread([found[fold] for fold in sorted(found)]) for found in values.values()}, []
     for (line, name), points in lines.items():
-        means.append(np.mean([np.mean(found) for found in points.values()]))
+        means.append(np.mean([np.mean(list(found.values())) for found in points.values()]))
         for base in (base for (other, same), base in lines.items() if same == name and other != line):
-            shared = [at for at in points if np.sum(base.get(at, 0))]
-            allowed |= {percent(points[at], base[at]) for at in shared}
-            means += [np.mean([100 * (np.sum(points[at]) / np.sum(base[at]) - 1) for at in shared])] if shared else []
+            paired = [on_common_folds(points[at], base[at]) for at in points if sum(base.get(at, {}).values())]
+            allowed |= {percent(*pair) for pair in paired}
+            means += [np.mean([100 * (sum(ours) / sum(theirs) - 1) for ours, theirs in paired])] if paired else []
     heads = {at.removeprefix(", ").removeprefix(" at ") for _, at, _ in values}
     for head, *cells in page.rows[item]:
         if head == "mean":
@@ -279,7 +285,7 @@ def test_no_other_number_stands_on_the_page(page, found, raw):
 
 def test_the_page_needs_no_other_file_and_no_network(text, page):
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.links)
-    assert sum(link.startswith("data:") for link in page.links) == 2  # the filters of the two RBMs
+    assert sum(link.startswith("data:") for link in page.links) == 3  # the filters of the two RBMs, and the scenes
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(re.findall(r'id="([\w-]+)"', text))
     assert not re.search(r"https?:|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text

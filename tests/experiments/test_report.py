@@ -218,7 +218,7 @@ def test_the_folder_with_records_is_found_by_its_beginning(tree):
     assert find_folder(results, "fig4b", small=False) is None
 
 
-FIELD = {"field", "lead", "consistency", "large", "stir", "fashion"}
+FIELD = {"field", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
 
 
 @pytest.mark.parametrize(("name", "items"), [("reproduction", set(ITEMS) - FIELD), ("field", FIELD)])
