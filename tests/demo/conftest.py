@@ -27,6 +27,7 @@ def pairs():
         for layer in network.modules():
             if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
                 torch.nn.init.kaiming_normal_(layer.weight)
+            if getattr(layer, "bias", None) is not None:
                 torch.nn.init.normal_(layer.bias, std=0.1)
     return {
         name: Pair(plain.eval(), invariant.eval(), 0.1, size, "0.8 to 1.25", digits.images, digits.labels)

@@ -62,7 +62,7 @@ def test_a_filter_of_a_network_sees_what_its_layer_sees(pairs, by, name, decode)
     same = TIConv2d(convolution.in_channels, 1, convolution.kernel_size, padding="same", transforms=transforms)
     with torch.no_grad():
         same.weight.copy_(convolution.weight[2:3])
-        same.bias.copy_(convolution.bias[2:3])
+        same.bias.copy_(torch.zeros(1) if convolution.bias is None else convolution.bias[2:3])
         given = layer.before((image - image.mean())[None, None])
         output, winner = same(given, return_winner=True)
     assert found["channels"] == convolution.in_channels
