@@ -177,7 +177,7 @@ def test_the_same_records_give_the_same_figure(run, images, tmp_path, compared):
 
 def test_the_pyramid_is_trained_beside_the_plain_network(run, images):
     code, output, _ = run("train", "--data", images, *TINY, "--variant", "plain,pyramid")
-    assert (code, "pyramid, seed 0:" in output) == (0, True)
+    assert (code, "pyramid, seed 0 (2 of 2):" in output) == (0, True)
 
 
 def test_bad_combinations_are_one_line(run, images, tmp_path):

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import shlex
+import subprocess
 import tomllib
 from collections import Counter
 from html.parser import HTMLParser
@@ -251,8 +252,11 @@ def test_claims_are_those_of_the_checks_and_are_counted(page, found):
     ]
     assert page.rows["claims"][1:] == expected
     counts = Counter(verdict for *_, verdict in expected)
-    stated = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
-    assert f"{len(expected)} claims: {stated}." in " ".join(page.prose["claims"])
+    stated, prose = (
+        ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items())),
+        " ".join(page.prose["claims"]),
+    )
+    assert f"{len(expected)} claims of the paper, and of what was published later: {stated}." in prose
 
 
 def test_the_records_behind_each_item_are_listed(page, raw, found):
@@ -290,7 +294,7 @@ def test_the_page_needs_no_other_file_and_no_network(text, page):
     assert not re.search(r"https?:|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text
     assert '<meta name="viewport" content="width=device-width' in text
-    for column, name in ((2, "paper"), (3, "ours")):  # of a claim, whose headings a phone does not show
+    for column, name in ((2, "published"), (3, "ours")):  # of a claim, whose headings a phone does not show
         assert f'td:nth-child({column})::before {{ content: "{name}: "' in text
 
 
@@ -344,6 +348,15 @@ def test_the_papers_deviation_is_drawn_where_it_has_one():
     assert [(mark.y, mark.spread) for mark in theirs.marks] == [(6.1, 0.0), (3.48, 0.23)]
 
 
+def test_the_page_is_valid(text, tmp_path):
+    validator = ROOT / "build" / "node_modules" / ".bin" / "html-validate"
+    if not validator.exists():
+        pytest.skip("no html-validate: npm install --prefix build html-validate")
+    (tmp_path / "page.html").write_text(text)
+    found = subprocess.run([validator, tmp_path / "page.html"], cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
 def test_no_line_of_a_claim_breaks_between_a_number_and_its_unit(text):
     claims = text.partition('<section id="claims">')[2].partition("</table>")[0].partition("<table")[2]
     assert len(re.findall(r"\d\N{NO-BREAK SPACE}%", claims)) > 10
@@ -358,9 +371,13 @@ def test_pictures_of_filters_are_those_beside_the_records_or_of_the_papers_size(
     runs, paper = [record("rbm", 0, 6.0)], base64.b64encode(b"of the paper's size").decode()
     assert paper in make_page([Recorded(load_item("table1"), tmp_path / "table1", runs)], figures, "paper")
     quick = [Recorded(load_item("table1", "quick"), small, runs)]
-    assert "<img" not in make_page(quick, figures, "quick")
+    without = make_page(quick, figures, "quick")
+    assert "<img" not in without
+    assert "are drawn from weights" in without
     (small / "filters-rbm.png").write_bytes(b"small")
-    assert base64.b64encode(b"small").decode() in make_page(quick, figures, "quick")
+    beside = make_page(quick, figures, "quick")
+    assert base64.b64encode(b"small").decode() in beside
+    assert "are drawn from weights" not in beside
 
 
 def test_a_page_of_small_runs_says_so(tmp_path):

@@ -172,7 +172,7 @@ def run_folder(
     device = engine.device(request.device)
     data = request.load(spec)
     yield data.folder.summary()
-    started, records = time.perf_counter(), []
+    started, records, planned = time.perf_counter(), [], len(methods) * len(seeds)
     for record in run_methods(
         methods,
         data,
@@ -184,7 +184,8 @@ def run_folder(
         engine=engine,
     ):
         records.append(record)
-        yield f"{title(record.model)}, seed {record.seed}: {mean_accuracy(record):.1f} % over all scales"
+        done = f"{len(records)} of {planned}"
+        yield f"{title(record.model)}, seed {record.seed} ({done}): {mean_accuracy(record):.1f} % over all scales"
     if not join_processes(device)[0].leads:
         return
     order = [method_name(method.spec, method.settings) for method in methods]

@@ -24,7 +24,7 @@ from .figures import COLOURS, MARKERS
 from .panels import Panel, learning_curves, make_panels, of_model, relative_change, shows_change, signed_percent
 from .parsing import build
 from .records import Record, writing
-from .report import Recorded, claims_table, footnotes, joined, pictures, read_recorded
+from .report import Recorded, claims_table, draws_learned, footnotes, joined, pictures, read_recorded
 from .svg import Chart, Curve, Mark, draw_chart, draw_key
 from .tables import as_stated, make_rows, make_tables, mean_and_std
 
@@ -79,7 +79,7 @@ summary { cursor: pointer; }
   .prose thead { display: none; }
   .prose tr, .prose th, .prose td { display: block; border: 0; padding: .1rem 0; }
   .prose tr { padding: .5rem 0; border-bottom: 1px solid var(--line); }
-  .prose td:nth-child(2)::before { content: "paper: "; color: var(--faint); }
+  .prose td:nth-child(2)::before { content: "published: "; color: var(--faint); }
   .prose td:nth-child(3)::before { content: "ours: "; color: var(--faint); }
 }
 @media print { details > * { display: block; } }
@@ -171,11 +171,11 @@ def _claims(recorded: Sequence[Recorded]) -> str:
     table = claims_table(recorded)
     counts = Counter(row[-1] for row in table.rows)
     summary = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
-    return f"""<section id="claims"><h2>The paper’s claims</h2>
-<p>{len(table.rows)} claims: {summary}. In brackets, the 95 % interval of our mean over folds; where the paper has a
-deviation, too, that of the difference between the two means. A number of the paper is <em>same</em> if it lies in that
-interval, or 0 in that of the difference. A direction without a number is <em>same</em> if the interval lies on the
-paper’s side of 0, else <em>worse</em>: not shown.</p>
+    return f"""<section id="claims"><h2>Claims</h2>
+<p>{len(table.rows)} claims of the paper, and of what was published later: {summary}. In brackets, the 95 % interval of
+our mean over folds; where the paper has a deviation, too, that of the difference between the two means. A published
+number is <em>same</em> if it lies in that interval, or 0 in that of the difference. A direction without a number is
+<em>same</em> if the interval lies on the claim’s side of 0, else <em>worse</em>: not shown.</p>
 <div class="prose">{_scrolling(_unbroken(table.html(classes={SAME, BETTER, WORSE})))}</div>
 </section>"""
 
@@ -196,6 +196,8 @@ def _section(each: Recorded, figures: Path) -> str:
         tables.append(cost_table(records).html())
     shown = _scrolling("\n".join(tables))
     learned = "".join(_picture(path, alt) for path, alt in _learned(each, figures).items())
+    if not learned and draws_learned(item):
+        learned = '<p class="note">Pictures of what was learned are drawn from weights, where these were trained.</p>'
     notes = "<br>\n".join(escape(note) for note in footnotes(item, records))
     return f"""<section id="{item.item}"><h2>{escape(item.title)}</h2>
 <p>{escape(item.claim)}</p>

@@ -17,7 +17,7 @@ from typing import Any
 from ..data.progress import watched
 from ..table import Table, terminal_width, wrapped
 from .claims import check_claims
-from .config import TITLES
+from .config import RBMS, TITLES
 from .experiment import Experiment, Item
 from .explanation import draw_predictions
 from .figures import draw, draw_learned_filters
@@ -245,14 +245,14 @@ def read_recorded(results: Path, preset: str) -> list[Recorded]:
 
 
 def claims_table(found: Sequence[Recorded]) -> Table:
-    """What the paper says about each item, ours beside it, and the verdict."""
+    """What was published about each item, ours beside it, and the verdict."""
     rows = [
         (each.item.item, claim.paper, claim.ours, claim.verdict or UNDECIDED)
         for each in found
         if each.folder
         for claim in check_claims(each.item, each.records)
     ]
-    return Table("", ("item", "the paper", "ours", "verdict"), rows)
+    return Table("", ("item", "published", "ours", "verdict"), rows)
 
 
 def pictures(item: Item, folder: Path, beginning: str) -> dict[Path, str]:
@@ -297,14 +297,21 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
     return [*written, *pages]
 
 
-def _draw_learned(item: Item, results: Path, folder: Path, data_dir: Path | None = None) -> list[Path]:
-    """What RBMs learned, or how networks label scenes; both are drawn from weights, where these are there."""
+def draws_learned(item: Item) -> bool:
+    """Whether pictures that are drawn from weights belong to an item: what RBMs learned, or how scenes are labelled."""
     if not isinstance(item, Experiment):
+        return False
+    return item.settings.data.scene > 0 or (item.is_table and not RBMS.keys().isdisjoint(item.models))
+
+
+def _draw_learned(item: Item, results: Path, folder: Path, data_dir: Path | None = None) -> list[Path]:
+    """Draw what was learned, where weights are there."""
+    if not isinstance(item, Experiment) or not draws_learned(item):
         return []
     name = item.item if folder != results else ""
     if item.settings.data.scene:
         return draw_predictions(results, folder, name or "scenes", data_dir)
-    return draw_learned_filters(results, folder, name or "filters") if item.is_table else []
+    return draw_learned_filters(results, folder, name or "filters")
 
 
 def _alt(title: str, name: str) -> str:
