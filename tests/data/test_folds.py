@@ -127,6 +127,13 @@ def test_held_out_digits_are_training_digits_and_the_others_still_train():
     assert not torch.equal(hold_out(fold, 2000, LABELS, seed=1).test, held.test)
 
 
+def test_validation_digits_stay_when_others_are_held_out():
+    split = make_split(LABELS, 3000, 4000, val=500)
+    held = hold_out(split, 1000, LABELS)
+    assert torch.equal(held.val, split.val)
+    assert len(held.train) == 2000
+
+
 @pytest.mark.parametrize("count", [0, -1, 100, 101])
 def test_as_many_held_out_digits_as_there_are_is_refused(count):
     fold = make_folds(LABELS[:600], 100)[0]

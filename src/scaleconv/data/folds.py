@@ -5,7 +5,7 @@ experiments of sections 4.2 and 4.3 train on a number of digits and test on 10,0
 package the same is done at a tenth of the size.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -114,13 +114,15 @@ def make_split(
 def hold_out(split: Split, count: int, labels: Tensor, *, seed: int = 0) -> Split:
     """Test on some of the training digits and train on the others, to choose settings without the test digits.
 
+    Validation digits stay what they were.
+
     Raises:
         ValueError: there are too few training digits, or a class is missing from either side.
     """
     if not 0 < count < len(split.train):
         raise ValueError(f"`count` (={count}) must lie between 1 and {len(split.train) - 1}, of the training digits")
     order = split.train[_permutation(len(split.train), seed)]
-    return _checked(Split(order[count:].sort().values, order[:count].sort().values), labels)
+    return _checked(replace(split, train=order[count:].sort().values, test=order[:count].sort().values), labels)
 
 
 def _permutation(count: int, seed: int) -> Tensor:
