@@ -26,6 +26,7 @@ from scaleconv.experiments.report import (
     write_documents,
     write_report,
 )
+from scaleconv.metrics import summarise
 
 ROOT = Path(__file__).parents[2]
 
@@ -273,3 +274,32 @@ def test_methods_that_were_not_run_are_named_under_the_table_and_not_in_it(capsy
     table, notes = capsys.readouterr().out.split("Test error in percent, mean")
     assert "Hierarchical" not in table
     assert "Not run: RBM, Scale-invariant RBM, Hierarchical ConvNet." in notes
+
+
+def test_what_is_said_about_the_lead_is_recorded():
+    errors = {}
+    for found in read_records(ROOT / "results" / "lead"):
+        errors.setdefault((found.model, found.point), []).append(found.test_error)
+    alone, augmented = (summarise(errors["pyramid_deep_cnn", point]) for point in ("28", "28p"))
+    readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/field.md"))
+    assert f"has {alone.mean:.2f} ± {alone.std:.2f} % on MNIST-Scale" in readme
+    assert f"and {augmented.mean:.2f} ± {augmented.std:.2f} % with scale augmentation" in readme
+    assert f"has {alone.mean:.2f} % error, and {augmented.mean:.2f} % with scale augmentation" in page
+    assert f"with the same errors: {alone.mean:.2f} and {augmented.mean:.2f}, where" in page
+
+
+def test_what_is_said_about_the_scenes_is_recorded():
+    errors = {}
+    for found in read_records(ROOT / "results" / "scenes"):
+        series = found.series["test_error"]
+        for scale, error in zip(series.x, series.y, strict=True):
+            errors.setdefault((found.model, found.point, scale), []).append(error)
+    mean = {key: f"{summarise(found).mean:.1f}" for key, found in errors.items()}
+    page = " ".join((ROOT / "docs" / "scenes.md").read_text().split())
+    for point, scale, words in [
+        ("range", 1.4, "{} instead of {} % at 1.4"),
+        ("range", 2.2, "{} instead of {} % at 2.2"),
+        ("range", 1.0, "At 1 it is {} instead of {} %"),
+        ("near", 1.0, "the same error there ({} and {} %)"),
+    ]:
+        assert words.format(mean["si_fcn", point, scale], mean["fcn", point, scale]) in page
