@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from scaleconv.data import load_folder
 from scaleconv.experiments import engine, load_experiment, run_experiment, train
 from scaleconv.experiments.engine import RayCluster, Task, open_engine
 from scaleconv.experiments.records import writing
+from scaleconv.experiments.train import Silent
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'scaleconv[ray]'")
 
@@ -83,11 +83,11 @@ class KilledOnce(Diary):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die(what, folder):
+def die(what, folder, watcher):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def refuse(what, folder):
+def refuse(what, folder, watcher):
     raise ValueError(f"`what` must be another, got {what}")
 
 
@@ -108,14 +108,14 @@ def test_a_run_whose_worker_is_killed_ends_with_the_records_of_a_local_one(tmp_p
         run_experiment(experiment, there, watcher=KilledOnce(there, log), engine=cluster)
         # What else can happen to a task, with the workers that are there.
         with pytest.raises(ValueError, match=r"^`what` must be another, got 5$"):
-            list(cluster.run(refuse, [Task(("one.json",), 5)], tmp_path))
+            list(cluster.run(refuse, [Task(("one.json",), 5)], tmp_path, Silent()))
         with pytest.raises(ValueError, match="`gpus_per_run` must be at most the 0 of a machine, got 64"):
             RayCluster(cluster.ray, 64, 1)
         with pytest.raises(ValueError, match="`device` must be auto with the engine ray, got 'cuda'"):
             cluster.device("cuda")
         monkeypatch.setattr(engine, "RETRIES", 0)
         with pytest.raises(OSError, match=r"one.json lost its worker 1 times \(The worker died"):
-            list(cluster.run(die, [Task(("one.json",), None)], tmp_path))
+            list(cluster.run(die, [Task(("one.json",), None)], tmp_path, Silent()))
     assert outcome(there) == outcome(tmp_path / "here")
     begun = [line.split() for line in log.read_text().splitlines()]
     first, second = (done for run, done, _ in begun if run == "si_convnet-0")
@@ -226,7 +226,7 @@ def tasks(*names):
 
 def test_processes_work_at_once_on_their_share_of_the_cores(tmp_path):
     with open_engine(processes=2) as several:
-        done = [task.what for task in several.run(note, tasks("a", "b", "c", "d"), tmp_path)]
+        done = [task.what for task in several.run(note, tasks("a", "b", "c", "d"), tmp_path, Silent())]
     assert sorted(done) == ["a", "b", "c", "d"]
     found = [list(map(int, (tmp_path / f"{name}.done").read_text().split())) for name in done]
     assert len({pid for pid, *_ in found}) == 4
@@ -244,7 +244,7 @@ def test_processes_work_at_once_on_their_share_of_the_cores(tmp_path):
 )
 def test_an_error_or_a_lost_process_ends_the_work_and_stops_the_others(name, error, message, tmp_path):
     with open_engine(processes=2) as several, pytest.raises(error, match=message):
-        list(several.run(note, tasks("long", name), tmp_path))
+        list(several.run(note, tasks("long", name), tmp_path, Silent()))
     assert not multiprocessing.active_children()
 
 
@@ -297,5 +297,5 @@ def test_processes_tell_their_epochs_to_the_one_that_shows_them(tmp_path):
     heard = Heard()
     tasks = [Task((f"{name}.json",), name) for name in "abc"]
     with open_engine(processes=2) as engine:
-        list(engine.run(partial(count_epochs, watcher=heard), tasks, tmp_path))
+        list(engine.run(count_epochs, tasks, tmp_path, heard))
     assert sorted(heard.epochs) == [(name, number) for name in "abc" for number in (1, 2, 3)]

@@ -7,7 +7,7 @@ import time
 import torch
 
 
-def note(what, folder):
+def note(what, folder, watcher):
     """Leave a file that says which process did it, with how many threads, and how many were at work.
 
     The first two, a and b, wait for each other.
@@ -37,6 +37,6 @@ class Heard:
         self.epochs.append((run, entry))
 
 
-def count_epochs(what, folder, *, watcher):
+def count_epochs(what, folder, watcher):
     for number in (1, 2, 3):
         watcher.epoch(what, number)

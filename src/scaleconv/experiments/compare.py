@@ -20,6 +20,7 @@ from .fit import finished_record, fit, method_name
 from .items import check_name
 from .page import TITLES, mean_accuracy, recipe, summary_text, title, write_page
 from .records import Record, read_record, record_name
+from .train import Silent, Watcher
 from .training import FitSettings
 
 COMPARED = ("plain", "plain-scale", "converted", "converted-scale", "pyramid")
@@ -90,11 +91,14 @@ def run_methods(
         for part in (data.train, data.val, data.test):
             _ = part.kept  # decoded once: a set that is small enough travels with the tasks
     work = partial(_work, data=data, device=device, workers=workers, tensorboard=tensorboard)
-    for task in (engine or Local()).run(work, tasks, folder):
+    for task in (engine or Local()).run(work, tasks, folder, Silent()):
         yield processes.agree(partial(read_record, folder / task.records[0]))
 
 
-def _work(what: tuple[NetworkSpec, FitSettings], folder: Path, *, data: ImageData, **options: Any) -> None:
+def _work(
+    what: tuple[NetworkSpec, FitSettings], folder: Path, watcher: Watcher, *, data: ImageData, **options: Any
+) -> None:
+    """Train one network; `fit` shows a bar of its own."""
     spec, settings = what
     fit(spec, data, settings, folder, **options)
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
@@ -28,6 +27,7 @@ import torch
 from ..ops.checks import check_choice
 from .records import run_file, writing
 from .sgd import choose_device
+from .train import Watcher
 
 ENGINES = ("local", "ray")
 MOST_PROCESSES = 256
@@ -55,7 +55,7 @@ class Task:
         return [run_file(folder / name, "checkpoints") for name in self.records]
 
 
-Work = Callable[[Any, Path], None]  # does a task, given `Task.what` and the folder for its files
+Work = Callable[[Any, Path, Watcher], None]  # does a task: `Task.what`, the folder for its files, and who is told
 
 
 class Engine(Protocol):
@@ -70,7 +70,7 @@ class Engine(Protocol):
     def device(self, name: str) -> str:
         """The device of a run, from what the user asked for."""
 
-    def run(self, work: Work, tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
+    def run(self, work: Work, tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Task]:
         """Do all tasks, and give each as soon as its files are in the folder."""
 
 
@@ -82,9 +82,9 @@ class Local:
     def device(self, name: str) -> str:
         return choose_device(name)
 
-    def run(self, work: Work, tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
+    def run(self, work: Work, tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Task]:
         for task in tasks:
-            work(task.what, folder)
+            work(task.what, folder, watcher)
             yield task
 
 
@@ -108,14 +108,13 @@ class LocalPool:
             raise ValueError(f"`processes` (={self.count}) must be 1 on a GPU, or `device` cpu, got {device!r}")
         return device
 
-    def run(self, work: Work, tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
+    def run(self, work: Work, tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Task]:
         # Processes are forked from one that has imported everything and computed nothing.
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
             context.set_forkserver_preload([f"{__package__}.run"])
         threads = max(1, (os.cpu_count() or 1) // self.count)
-        watcher = work.keywords.get("watcher") if isinstance(work, partial) else None
         waiting, running = iter(tasks), list[_Worker]()
         try:
             while True:
@@ -148,7 +147,7 @@ class _Worker:
         self.process.start()
         sender.close()
 
-    def listen(self, watcher: Any) -> None:
+    def listen(self, watcher: Watcher) -> None:
         """Pass on what was sent so far."""
         while self.receiver.poll():
             try:
@@ -157,7 +156,7 @@ class _Worker:
                 return
             if kind == LAST:
                 self.sent_last, (self.error,) = True, what
-            elif watcher is not None:
+            else:
                 getattr(watcher, kind)(*what)
 
     def finish(self) -> None:
@@ -185,10 +184,8 @@ def _work_here(work: Work, what: Any, folder: Path, threads: int, sender: Connec
     """Do a task in a process of its own."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    if isinstance(work, partial) and "watcher" in work.keywords:
-        work = partial(work, watcher=_Relay(sender))
     try:
-        work(what, folder)
+        work(what, folder, _Relay(sender))
     except (ValueError, OSError, ImportError) as error:
         sender.send((LAST, error))
     except KeyboardInterrupt:
@@ -276,13 +273,16 @@ class RayCluster:
             )
         return "cuda" if self.gpus else "cpu"
 
-    def run(self, work: Work, tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
-        """Do all tasks at once, as far as there is room; retries are ours, since those of Ray know no checkpoints."""
+    def run(self, work: Work, tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Task]:
+        """Do all tasks at once, as far as there is room; retries are ours, since those of Ray know no checkpoints.
+
+        Each worker tells a copy of the watcher.
+        """
         ray = self.ray
         remote = ray.remote(_work_away).options(
             num_returns="streaming", max_retries=0, num_cpus=self.cpus, num_gpus=self.gpus
         )
-        shared = ray.put(work)  # once, not with every task
+        shared = ray.put((work, watcher))  # once, not with every task
         precision = torch.get_float32_matmul_precision()
 
         def submit(task: Task) -> Any:
@@ -316,8 +316,11 @@ class RayCluster:
                 running[submit(task)] = task
 
 
-def _work_away(work: Work, what: Any, name: str, files: Files, threads: int, precision: str) -> Iterator[Files]:
+def _work_away(
+    shared: tuple[Work, Watcher], what: Any, name: str, files: Files, threads: int, precision: str
+) -> Iterator[Files]:
     """Do a task on a worker: its files as they appear, beginning with those that were there."""
+    work, watcher = shared
     torch.set_float32_matmul_precision(precision)
     with (
         tempfile.TemporaryDirectory(prefix="scaleconv-") as scratch,
@@ -326,7 +329,7 @@ def _work_away(work: Work, what: Any, name: str, files: Files, threads: int, pre
         folder = Path(scratch) / name
         seen: dict[str, tuple[int, ...]] = {}
         _write(folder, files)
-        doing = thread.submit(work, what, folder)
+        doing = thread.submit(work, what, folder, watcher)
         while not wait([doing], SECONDS_BETWEEN).done:
             if files := _changed(folder, seen):
                 yield files

@@ -96,8 +96,8 @@ def run_experiment(
     runs = plan_runs(experiment)
     watcher.plan(experiment.item, len(runs))
     store = DigitStore(torch.device(device), data_dir)
-    work = partial(_work, store=store, device=device, watcher=watcher)
-    for task in engine.run(work, _tasks(experiment, runs, folder, device, watcher, engine), folder):
+    work = partial(_work, store=store, device=device)
+    for task in engine.run(work, _tasks(experiment, runs, folder, device, watcher, engine), folder, watcher):
         for run in task.what[0]:
             watcher.end(run.title)
     return [read_record(run.record(folder)) for run in runs]
@@ -125,10 +125,10 @@ def _tasks(
 def _work(
     what: tuple[list[Run], tuple[Record, Checkpoint] | None],
     folder: Path,
+    watcher: Watcher,
     *,
     store: DigitStore,
     device: str,
-    watcher: Watcher,
 ) -> None:
     """Train runs at once, unless they were, and leave a record of each."""
     group, trained = what
