@@ -12,7 +12,7 @@ from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
 from ..ops.signature import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
 from ..ops.ti_conv import ti_conv2d
 from ..ops.transforms import Transform, scaling
-from .scales_state import LevelsState, ScalesState, scales_as_text
+from .levels_state import LevelsState, ScalesState, scales_as_text
 
 for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole

@@ -21,7 +21,7 @@ from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
 from ..ops.signature import DEFAULT_SCALES, check_scales
-from .scales_state import ScalesState, scales_as_text
+from .levels_state import ScalesState, scales_as_text
 
 Pair = tuple[float, float]
 NORMS = ("joint", "level")
