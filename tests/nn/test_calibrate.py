@@ -184,6 +184,13 @@ def test_a_reference_takes_the_place_of_the_plain_network():
         ({"images": IMAGES[0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got shape \(2, 12, 12\)"),
         ({"images": IMAGES[:0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1"),
         ({"images": IMAGES / 0}, ValueError, "`images` must hold finite numbers, got NaN or infinity"),
+        ({"images": IMAGES.int()}, TypeError, r"`images` must be of a floating-point type, got torch\.int32"),
+        ({"images": 1e20 * IMAGES}, ValueError, "`images` must not be so large that a fit of the weights overflows"),
+        (
+            {"model": convert(biased()).half()},
+            TypeError,
+            r"`model` must be float32 or float64, got torch\.float16",
+        ),
         ({"steps": -1}, ValueError, "`steps` must be at least 0, got -1"),
         ({"steps": 1.5}, TypeError, "`steps` must be an integer, got 1.5"),
         ({"batch": 0}, ValueError, "`batch` must be at least 1, got 0"),
@@ -202,6 +209,21 @@ def test_a_reference_takes_the_place_of_the_plain_network():
 def test_wrong_arguments_are_named(arguments, error_type, message):
     with pytest.raises(error_type, match=message):
         calibrate(**{"model": convert(biased()), "images": IMAGES, **arguments})
+
+
+def test_a_network_is_as_it_was_if_it_cannot_be_calibrated_in_place():
+    network = convert(biased())
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with pytest.raises(ValueError, match="`images` must not be so large"):
+        calibrate(network, 1e20 * IMAGES, steps=2, inplace=True)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+@pytest.mark.parametrize(("images", "batch"), [(IMAGES[:1], 32), (IMAGES, 1)], ids=["one image", "batches of one"])
+def test_one_image_is_enough_for_finite_weights(images, batch):
+    classifier = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+    calibrated = calibrate(convert(classifier), images, batch=batch, steps=3)
+    assert all(tensor.isfinite().all() for tensor in calibrated.state_dict().values())
 
 
 class Terminal(io.StringIO):

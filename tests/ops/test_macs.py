@@ -16,6 +16,20 @@ def test_conv2d_is_counted_as_usual():
     assert cost.conv2d == Macs(5 * 6 * 2 * 3 * 2 * 5 * 12, 0)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "error", "message"),
+    [
+        (((-1, 3, 9, 9), (4, 3, 3, 3)), ValueError, "`input_shape` must be at least 0, got -1"),
+        (((1, 3, 9.5, 9), (4, 3, 3, 3)), TypeError, "`input_shape` must be an integer, got 9.5"),
+        ((None, (4, 3, 3, 3)), TypeError, "`input_shape` must be a sequence of integers, got None"),
+        (((1, 3, 9, 9), "4333"), TypeError, "`weight_shape` must be a sequence of integers, got '4333'"),
+    ],
+)
+def test_shapes_are_sequences_of_counts(shapes, error, message):
+    with pytest.raises(error, match=message):
+        macs(*shapes)
+
+
 def test_an_unbatched_input_counts_as_one_image():
     assert macs((4, 9, 11), (6, 4, 3, 2)) == macs((1, 4, 9, 11), (6, 4, 3, 2))
     assert macs((4, 9, 11), (6, 4, 3, 2)).conv2d.total == 6 * 4 * 3 * 2 * 7 * 10

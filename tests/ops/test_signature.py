@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from scaleconv import SIConv2d, si_conv2d
-from scaleconv.ops.signature import check_scales
+from scaleconv.ops.plan import make_plan
+from scaleconv.ops.signature import Signature, check_scales, check_si_call
 from scaleconv.ops.ti_conv import _check_once
 
 IMAGES, WEIGHT = torch.rand(1, 4, 8, 9), torch.rand(6, 2, 3, 3)
@@ -26,6 +27,14 @@ WRONG_ARGUMENTS = {
     "huge scale": ({"scales": (1, 1e308)}, ValueError, "`scales` must be positive and at most 1000, got 1e+308"),
     "scale beyond floats": ({"scales": (1, 10**400)}, ValueError, "`scales` must be positive and at most 1000, got 10"),
     "scale just too large": ({"scales": (1, 1000.5)}, ValueError, "at most 1000, got 1000.5"),
+    "a stride beyond integers": ({"stride": 10**30}, ValueError, "`stride` must be at most 2147483647, got 10000000"),
+    "a dilation beyond integers": ({"dilation": (1, 2**31)}, ValueError, "`dilation` must be at most 2147483647, got"),
+    "a padding beyond integers": ({"padding": 2**62}, ValueError, "`padding` must be at most 2147483647, got 46116860"),
+    "a padding beyond memory": (
+        {"padding": 10**6},
+        ValueError,
+        "`padding` must leave fewer than 2^40 outputs of an image, got 1000000",
+    ),
     "repeated scale": ({"scales": (1, 2, 2.0)}, ValueError, "`scales` must not repeat, got (1.0, 2.0, 2.0)"),
     "scale of text": ({"scales": (1, "2")}, TypeError, "`scales` must hold numbers, got '2'"),
     "scale of a list": ({"scales": (1, [2])}, TypeError, "`scales` must hold numbers, got [2]"),
@@ -91,6 +100,18 @@ WRONG_ARGUMENTS = {
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=re.escape(message)):
         si_conv2d(IMAGES, WEIGHT, **{"groups": 2, **arguments})
+
+
+@pytest.mark.parametrize("stride", [10**4, 2**31 - 1, (3, 10**9)])
+def test_a_stride_longer_than_every_level_costs_nothing(stride):
+    """One output each, as from any stride that is long enough; what is sampled does not grow with it."""
+    enough = (stride[0], 500) if isinstance(stride, tuple) else 500
+    call = {"groups": 2, "padding": 1, "scales": (1, 0.5, 3.3), "return_winner": True}
+    found, expected = (si_conv2d(IMAGES, WEIGHT, stride=each, **call) for each in (stride, enough))
+    assert all(map(torch.equal, found, expected))
+    settings = check_si_call(IMAGES.shape, WEIGHT.shape, stride, 1, 1, 2, (1, 3.3))
+    canvases = make_plan(Signature.of(IMAGES.shape, WEIGHT.shape, settings), False, 1, False).canvases
+    assert max(max(canvas.size) for canvas in canvases) < 1000
 
 
 EQUAL_TO_RIGHT_ONES = {

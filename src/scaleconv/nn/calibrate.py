@@ -59,7 +59,7 @@ def calibrate(
     to expect.
 
     Args:
-        model: what `convert` returned.
+        model: what `convert` returned, in float32 or float64; half precision comes after this.
         images: (N, C, H, W), as the network takes them; a thousand will do. Labels are not needed.
         reference: the plain network; None for `revert(model)`, which is right as long as the network was not changed
             since it was converted.
@@ -94,13 +94,21 @@ def calibrate(
     check_count("batch", batch)
     check_flag("inplace", inplace)
     check_flag("quiet", quiet)
+    for name, layer in layers.items():
+        if layer.weight.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"`model` must be float32 or float64, got {layer.weight.dtype} in {name!r}")
     plain = revert(model) if reference is None else reference
     _check_reference(plain, layers)
-    network = model if inplace else copy_network(model)
+    network = copy_network(model)
     with evaluating(plain, network):
         _match_statistics(plain, network, images[: MEASURED * batch])
         _fit(plain, network, images, steps, batch, quiet)
-    return network
+    if not all(tensor.isfinite().all() for tensor in network.state_dict().values()):
+        raise ValueError("`images` must not be so large that a fit of the weights overflows, got such images")
+    if not inplace:
+        return network
+    model.load_state_dict(network.state_dict())
+    return model
 
 
 def _match_statistics(plain: nn.Module, network: nn.Module, images: Tensor) -> None:
@@ -155,7 +163,7 @@ def _match_norm(norm: _BatchNorm, call: Call) -> None:
 
 def _ratio(first: Tensor, second: Tensor) -> Tensor:
     """The ratio of the deviations of each channel; 1 where there is none."""
-    above, below = first.var(PIXELS), second.var(PIXELS)
+    above, below = first.var(PIXELS, correction=0), second.var(PIXELS, correction=0)
     return torch.where((above > LEAST) & (below > LEAST), above / below.clamp(min=LEAST), 1.0).sqrt()
 
 
@@ -180,7 +188,7 @@ def _fit(plain: nn.Module, network: nn.Module, images: Tensor, steps: int, batch
         if isinstance(layer, SIConv2d) and layer.bias is None:  # what follows sees to the mean
             error = error - error.mean(dims, keepdim=True)
         least = DEAD * call.plain_output.square().mean() + LEAST
-        losses.append((error.square().mean(dims) / call.plain_output.var(dims).clamp(min=least)).mean())
+        losses.append((error.square().mean(dims) / call.plain_output.var(dims, correction=0).clamp(min=least)).mean())
 
     drawn = torch.Generator().manual_seed(0)
     parameters = [parameter for layer in find_layers(network).values() for parameter in layer.parameters()]

@@ -32,6 +32,8 @@ def check_images(images: Any, name: str = "images") -> Tensor:
         raise TypeError(f"`{name}` must be a tensor, got {type(images).__name__}")
     if images.ndim != 4 or not len(images):
         raise ValueError(f"`{name}` must be (N, C, H, W), N at least 1, got shape {tuple(images.shape)}")
+    if not images.is_floating_point():
+        raise TypeError(f"`{name}` must be of a floating-point type, got {images.dtype}")
     return images
 
 

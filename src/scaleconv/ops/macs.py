@@ -7,7 +7,7 @@ from n others takes n operations. Numbers only; nothing is computed here.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .checks import check_flag
+from .checks import check_count, check_flag
 from .plan import Canvas, PlaneStrip, Strip, make_plan
 from .signature import DEFAULT_SCALES, Padding, Signature, Size, make_signature
 
@@ -70,6 +70,7 @@ def macs(
         [10.0, 5.6]
     """
     check_flag("gpu", gpu)
+    input_shape, weight_shape = _shape("input_shape", input_shape), _shape("weight_shape", weight_shape)
     signature = make_signature(input_shape, weight_shape, stride, padding, dilation, groups, scales)
     images = input_shape[0] if len(input_shape) == 4 else 1
     outputs = signature.height.output_size * signature.width.output_size
@@ -86,6 +87,12 @@ def macs(
         responses = canvas.response[0] * canvas.response[1]
         planned += Macs(_convolution(signature, responses), _resampling(signature, canvas))
     return Cost(*(each.times(images) for each in (conv2d, direct, planned)))
+
+
+def _shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise TypeError(f"`{name}` must be a sequence of integers, got {shape!r}")
+    return tuple(check_count(name, size, least=0) for size in shape)
 
 
 def _convolution(signature: Signature, positions: int) -> int:

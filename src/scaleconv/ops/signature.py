@@ -4,18 +4,22 @@ Every check that needs only shapes and numbers is here, those of single values i
 the rule and the value.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .checks import as_integer, as_number, check_choice, check_count, check_flag
-from .geometry import Axis, Geometry, Matrix, Reading, identity, make_geometry, scaled, scales_of
+from .geometry import Axis, Geometry, Matrix, Reading, count_responses, identity, make_geometry, scaled, scales_of
 from .transforms import LARGEST_SCALE, Transform
 
 Size = int | Sequence[int]
 Padding = int | Sequence[int] | str
 
 DEFAULT_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(-2, 4))
+LARGEST_NUMBER = 2**31 - 1  # of a stride, a padding or a dilation
+WIDE = 2**12  # a padding beyond this may ask for more outputs than any memory holds
+MOST_OUTPUTS = 2**40  # of an image
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,12 @@ class Signature:
     @classmethod
     def of(cls, image_shape: Sequence[int], weight_shape: Sequence[int], settings: Settings) -> "Signature":
         """The signature of a call with images (C, H, W) or (N, C, H, W)."""
+        longest = _longest_stride(image_shape, weight_shape, settings)
         height, width = (
             Axis(
                 int(image_shape[axis - 2]),
                 int(weight_shape[axis + 2]),
-                settings.stride[axis],
+                min(settings.stride[axis], longest),
                 (settings.padding[2 * axis], settings.padding[2 * axis + 1]),
                 settings.dilation[axis],
             )
@@ -156,6 +161,13 @@ def check_ti_call(
     return Settings(*call, tuple(transform.numbers for transform in checked), reading, False)
 
 
+def _longest_stride(image_shape: Sequence[int], weight_shape: Sequence[int], settings: Settings) -> int:
+    """A stride of which no level takes a second step, nor half of one: whatever is longer does the same."""
+    scale = 1 + max(sum(map(abs, matrix)) for matrix in settings.matrices)
+    reach = sum(d * (int(k) - 1) for d, k in zip(settings.dilation, weight_shape[2:], strict=True))
+    return math.ceil(4 * scale * (sum(map(int, image_shape[-2:])) + sum(settings.padding) + reach))
+
+
 AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 SEVERAL = {1: "a sequence of one integer", 2: "a pair of integers", 3: "a triple of integers"}
 LETTERS = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
@@ -187,6 +199,11 @@ def _check_convolution(
                 f"`input` {name} (={length}) plus padding (={total}) "
                 f"must be at least the extent of the kernel (={kernel_extent})"
             )
+    if max(pads) > WIDE:
+        lengths = zip(image_shape[-axes:], kernel, strides, dilations, pads[::2], pads[1::2], strict=True)
+        outputs = [count_responses(*along, before + after) for *along, before, after in lengths]
+        if math.prod(outputs) * weight_shape[0] >= MOST_OUTPUTS:
+            raise ValueError(f"`padding` must leave fewer than 2^40 outputs of an image, got {padding!r}")
     return strides, pads, dilations, groups
 
 
@@ -288,6 +305,8 @@ def _numbers(name: str, value: Size, least: int, axes: int) -> tuple[int, ...]:
         raise ValueError(f"{rule}, got {len(numbers)} of them")
     if min(numbers) < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value!r}")
+    if max(numbers) > LARGEST_NUMBER:
+        raise ValueError(f"`{name}` must be at most {LARGEST_NUMBER}, got {value!r}")
     return tuple(numbers) if len(numbers) == axes else (numbers[0],) * axes
 
 
