@@ -166,9 +166,9 @@ def check_ti_conv2d(dice, device, way=eager):
     check_call(dice, device, call, way(ti_conv2d), maps, {"transforms": tuple(transforms), **reading}, **reading)
 
 
-def check_call(dice, device, call, function, maps, options, **reading):
+def check_call(dice, device, call, function, maps, options, dtypes=DTYPES, **reading):
     """Output, winner and gradients of a call against the matrices."""
-    dtype = dice.choice(DTYPES)
+    dtype = dice.choice(dtypes)
     tensors = call.tensors(dice, dtype, device)
     unbatched = call.images_shape[0] == 1 and dice.random() < 0.1
     graded = [tensor is not None and dice.random() < 0.8 for tensor in tensors]
@@ -230,6 +230,40 @@ def check_vectors(dice, device):
     close(ScaleInvariant(module, scales, pool=pool)(images).detach(), expected.detach().cpu(), torch.float64, pool)
 
 
+def check_maps(dice, device):
+    """`ScaleInvariant` around a convolution is `si_conv2d`: output, winner and gradients."""
+    call, scales = Call(dice), draw_scales(dice)
+    call.images_shape[0] = max(1, call.images_shape[0])
+    extent = [d * (k - 1) + 1 for d, k in zip(call.dilation, call.kernel, strict=True)]
+    pads, sizes = call.pads(), call.images_shape[2:]
+    room = [n - sum(pad) for n, pad in zip(extent, pads, strict=True)]  # that a level needs
+    scales = tuple(
+        s
+        for s in scales
+        if s == 1 or all(math.floor(s * n + 1e-6) >= max(1, r) for n, r in zip(sizes, room, strict=True))
+    )
+    offset = tuple((n - 1) / 2 - pad[0] for n, pad in zip(extent, pads, strict=True))
+
+    def invariant(images, weight, bias, return_winner, **arguments):
+        plain = nn.Conv2d(images.shape[-3], len(weight), tuple(weight.shape[2:]), **arguments, bias=bias is not None)
+        wrapped = ScaleInvariant(plain.to(weight), scales, stride=tuple(call.stride), offset=offset)
+        given = {"module.weight": weight} | ({} if bias is None else {"module.bias": bias})
+        batch = images if images.ndim == 4 else images[None]
+        found = torch.func.functional_call(wrapped, given, (batch,), {"return_winner": return_winner})
+        return found if images.ndim == 4 else tuple(each[0] for each in found)
+
+    maps = [((s, 0.0), (0.0, s)) for s in scales]
+    check_call(dice, device, call, invariant, maps, {}, dtypes=(torch.float64, torch.float32))
+
+
+def check_long_strides(dice, device):
+    """Steps that leave one output, or few."""
+    call, scales = Call(dice), draw_scales(dice)
+    if call.padding != "same":
+        call.stride = [dice.choice([1, 7, 20, 1000, 2**31 - 1]) for _ in "hw"]
+    check_call(dice, device, call, si_conv2d, [((s, 0.0), (0.0, s)) for s in scales], {"scales": scales})
+
+
 def check_convert(dice, device):
     """A converted chain of layers is the chain of their functions, and reverts bit for bit."""
     layers, channels = [], 3
@@ -275,8 +309,67 @@ WRONG = {
 }  # fmt: skip
 
 
+WRONG_TRANSFORMS = {
+    "transforms": [(), (rotation(90),), (rotation(0), rotation(0)), (rotation(0), 2.0), "r", 3, None, {rotation(0)}],
+    "interpolation": ["bicubic", None, 1],
+    "border": ["repeat", None, 0],
+}
+WRONG_PYRAMID = {
+    "module": [None, "conv", nn.Conv2d],
+    "scales": WRONG["scales"],
+    "pool": ["min", None, 1],
+    "keep": ["some", (2.0, 3.0), (1.0,), 1.0],
+    "size": ["half", None, 28],
+    "norm": ["batch", None],
+    "antialias": ["yes", 1, None],
+    "stride": [-1.0, 0],
+}
+WRONG_CONVERSION = {
+    "model": [None, 3, [nn.Conv2d(1, 1, 1)]],
+    "scales": WRONG["scales"],
+    "antialias": ["yes", 1, None],
+    "inplace": ["yes", 1, None],
+    "exclude": [3, 1.5],
+}
+
+
+def spoiled(dice, wrong):
+    """The name of an argument and a value that it must not have."""
+    name = dice.choice(list(wrong))
+    return name, dice.choice(wrong[name])
+
+
+def refused(name):
+    """What is raised names the argument."""
+    return pytest.raises((ValueError, TypeError), match=f"`{name}`")
+
+
+def check_refused_transforms(dice, device):
+    call = Call(dice)
+    tensors = call.tensors(dice, torch.float32, device)
+    name, value = spoiled(dice, {key: WRONG[key] for key in ("stride", "padding", "dilation")} | WRONG_TRANSFORMS)
+    arguments = {**call.arguments(), "transforms": (rotation(0), rotation(dice.uniform(1, 179))), name: value}
+    with refused(name):
+        ti_conv2d(*tensors, **arguments)
+
+
+def check_refused_pyramid(dice, device):
+    name, value = spoiled(dice, WRONG_PYRAMID)
+    arguments = {"module": nn.Conv2d(1, 2, 3).to(device), "scales": draw_scales(dice), name: value}
+    with refused(name):
+        ScaleInvariant(**arguments, **({"offset": 0} if name == "stride" else {}))
+
+
+def check_refused_conversion(dice, device):
+    name, value = spoiled(dice, WRONG_CONVERSION)
+    plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3)).to(device)
+    with refused(name):
+        convert(**{"model": plain, "scales": draw_scales(dice), name: value})
+    assert not any(isinstance(layer, SIConv2d) for layer in plain)
+
+
 def check_refused(dice, device):
-    """One argument of a valid call is spoiled: an error that names an argument, its rule and the value."""
+    """One argument of a valid call is spoiled: an error that names it."""
     call = Call(dice)
     tensors = call.tensors(dice, torch.float32, device)
     arguments = {**call.arguments(), "scales": draw_scales(dice)}
@@ -294,7 +387,7 @@ def check_refused(dice, device):
         tensors[2] = dice.choice([tensors[1], torch.zeros(call.weight_shape[0] + 1, device=device), 3.0])
     else:
         tensors[1] = tensors[1].double()
-    with pytest.raises((ValueError, TypeError), match="`"):
+    with refused({"dtype": "weight"}.get(name, name)):
         si_conv2d(*tensors, **arguments)
 
 
@@ -308,8 +401,13 @@ QUICK = {
     "si_conv2d": (50, check_si_conv2d),
     "ti_conv2d": (25, check_ti_conv2d),
     "refused": (15, check_refused),
+    "refused, ti_conv2d": (2, check_refused_transforms),
+    "refused, ScaleInvariant": (2, check_refused_pyramid),
+    "refused, convert": (2, check_refused_conversion),
     "ScaleInvariant": (5, check_vectors),
+    "ScaleInvariant, maps": (5, check_maps),
     "convert": (5, check_convert),
+    "si_conv2d, long strides": (1, check_long_strides),
     **{kind: (1, check) for way in (mapped, transformed) for kind, check in _by(way).items()},
 }
 KINDS = {

@@ -6,7 +6,7 @@ the rule and the value.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .checks import as_integer, as_number, check_choice, check_count, check_flag
@@ -19,6 +19,7 @@ Padding = int | Sequence[int] | str
 DEFAULT_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(-2, 4))
 LARGEST_NUMBER = 2**31 - 1  # of a stride, a padding or a dilation
 WIDE = 2**12  # a padding beyond this may ask for more outputs than any memory holds
+LONG = 2**6  # a stride beyond this may be longer than every level, and than what memory holds
 MOST_OUTPUTS = 2**40  # of an image
 
 
@@ -83,12 +84,11 @@ class Signature:
     @classmethod
     def of(cls, image_shape: Sequence[int], weight_shape: Sequence[int], settings: Settings) -> "Signature":
         """The signature of a call with images (C, H, W) or (N, C, H, W)."""
-        longest = _longest_stride(image_shape, weight_shape, settings)
         height, width = (
             Axis(
                 int(image_shape[axis - 2]),
                 int(weight_shape[axis + 2]),
-                min(settings.stride[axis], longest),
+                settings.stride[axis],
                 (settings.padding[2 * axis], settings.padding[2 * axis + 1]),
                 settings.dilation[axis],
             )
@@ -139,9 +139,11 @@ def check_si_call(
     checked, antialias = check_scales(scales), check_flag("antialias", antialias)
     call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, axes)
     if axes > 1:
-        return Settings(*call, tuple(scaled(scale, axes) for scale in checked), Reading(), antialias)
-    (strides, pads, dilations, groups), along = call, [(1.0, 0.0, 0.0, scale) for scale in checked]
-    return Settings((1, *strides), (0, 0, *pads), (1, *dilations), groups, tuple(along), Reading(), antialias)
+        settings = Settings(*call, tuple(scaled(scale, axes) for scale in checked), Reading(), antialias)
+    else:
+        (strides, pads, dilations, groups), along = call, tuple((1.0, 0.0, 0.0, scale) for scale in checked)
+        settings = Settings((1, *strides), (0, 0, *pads), (1, *dilations), groups, along, Reading(), antialias)
+    return _with_short_strides(image_shape, weight_shape, settings)
 
 
 def check_ti_call(
@@ -158,14 +160,19 @@ def check_ti_call(
     """Check the arguments of `ti_conv2d`; sizes may be symbolic, and are only compared."""
     checked, reading = check_transforms(transforms), check_reading(interpolation, border)
     call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, 2)
-    return Settings(*call, tuple(transform.numbers for transform in checked), reading, False)
+    settings = Settings(*call, tuple(transform.numbers for transform in checked), reading, False)
+    return _with_short_strides(image_shape, weight_shape, settings)
 
 
-def _longest_stride(image_shape: Sequence[int], weight_shape: Sequence[int], settings: Settings) -> int:
-    """A stride of which no level takes a second step, nor half of one: whatever is longer does the same."""
+def _with_short_strides(image_shape: Sequence[int], weight_shape: Sequence[int], settings: Settings) -> Settings:
+    """The same call with strides of which no level takes a second step, nor half of one, for longer ones."""
+    if max(settings.stride) <= LONG:
+        return settings
     scale = 1 + max(sum(map(abs, matrix)) for matrix in settings.matrices)
-    reach = sum(d * (int(k) - 1) for d, k in zip(settings.dilation, weight_shape[2:], strict=True))
-    return math.ceil(4 * scale * (sum(map(int, image_shape[-2:])) + sum(settings.padding) + reach))
+    sizes, kernel = (tuple(map(int, shape[2 - len(weight_shape) :])) for shape in (image_shape, weight_shape))
+    reach = max(settings.dilation) * sum(kernel)
+    enough = math.ceil(scale * (sum(sizes) + sum(settings.padding) + reach)) + 2
+    return replace(settings, stride=tuple(min(stride, enough) for stride in settings.stride))
 
 
 AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
@@ -200,8 +207,9 @@ def _check_convolution(
                 f"must be at least the extent of the kernel (={kernel_extent})"
             )
     if max(pads) > WIDE:
-        lengths = zip(image_shape[-axes:], kernel, strides, dilations, pads[::2], pads[1::2], strict=True)
-        outputs = [count_responses(*along, before + after) for *along, before, after in lengths]
+        totals = [before + after for before, after in zip(pads[::2], pads[1::2], strict=True)]
+        lengths = zip(image_shape[-axes:], kernel, strides, dilations, totals, strict=True)
+        outputs = [count_responses(*along) for along in lengths]
         if math.prod(outputs) * weight_shape[0] >= MOST_OUTPUTS:
             raise ValueError(f"`padding` must leave fewer than 2^40 outputs of an image, got {padding!r}")
     return strides, pads, dilations, groups

@@ -155,6 +155,10 @@ def evaluate(
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
     settings = _settings(check, (input.shape, weight.shape, *convolution, maps, *others))
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"`bias` must hold one number per output channel (={weight.shape[0]}), got shape {tuple(bias.shape)}"
+        )
     images = input if input.ndim == axes + 2 else input.unsqueeze(0)
     if axes == 1:
         images, weight = images.unsqueeze(2), weight.unsqueeze(2)
@@ -228,7 +232,3 @@ def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
             raise TypeError(f"`{name}` must have the type of `input` (={input.dtype}), got {tensor.dtype}")
         if tensor.device != input.device:
             raise ValueError(f"`{name}` must be on the device of `input` (={input.device}), got {tensor.device}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(
-            f"`bias` must hold one number per output channel (={weight.shape[0]}), got shape {tuple(bias.shape)}"
-        )
