@@ -234,15 +234,14 @@ def check_maps(dice, device):
     """`ScaleInvariant` around a convolution is `si_conv2d`: output, winner and gradients."""
     call, scales = Call(dice), draw_scales(dice)
     call.images_shape[0] = max(1, call.images_shape[0])
+    call.stride = [1, 1]  # the module is PyTorch's, which is wrong, or crashes, in corners of other strides
     extent = [d * (k - 1) + 1 for d, k in zip(call.dilation, call.kernel, strict=True)]
     pads, sizes = call.pads(), call.images_shape[2:]
-    room = [n - sum(pad) for n, pad in zip(extent, pads, strict=True)]  # that a level needs
-    scales = tuple(
-        s
-        for s in scales
-        if s == 1 or all(math.floor(s * n + 1e-6) >= max(1, r) for n, r in zip(sizes, room, strict=True))
-    )
     offset = tuple((n - 1) / 2 - pad[0] for n, pad in zip(extent, pads, strict=True))
+    # A level that is smaller takes no part in a pyramid: the module might not take it.
+    least = [max(1, n - sum(pad), 2 * o + 1) for n, pad, o in zip(extent, pads, offset, strict=True)]
+    fits = {s: all(math.floor(s * n + 1e-6) >= few for n, few in zip(sizes, least, strict=True)) for s in scales}
+    scales = tuple(s for s in scales if s == 1 or fits[s])
 
     def invariant(images, weight, bias, return_winner, **arguments):
         plain = nn.Conv2d(images.shape[-3], len(weight), tuple(weight.shape[2:]), **arguments, bias=bias is not None)

@@ -78,8 +78,8 @@ class TorchCall:
 
     A stride matters along an axis only where there are several taps and several outputs. Elsewhere the pixels that
     are read are picked here and the stride is 1: that is less to read, and oneDNN has errors in these corners. With
-    one column of outputs and a stride of (1, n) it leaves outputs unwritten; the gradient of a strided 1×1 filter in
-    channels_last writes beyond its memory if there are few channels.
+    one column of outputs and a stride of (1, n) it leaves outputs unwritten, and with padding of its own weights in
+    bfloat16; the gradient of a strided 1×1 filter in channels_last writes beyond its memory if there are few channels.
     """
 
     stride: list[int]
@@ -105,14 +105,18 @@ class TorchCall:
 
 @lru_cache(maxsize=1024)
 def torch_call(signature: Signature) -> TorchCall:
-    high, wide = _along(signature.height), _along(signature.width)
+    axes = signature.height, signature.width
+    steps = [axis.stride if axis.stride_matters(axis.output_size) else 1 for axis in axes]
+    high, wide = (_along(axis, framed=steps[0] == 1 < steps[1]) for axis in axes)
     dilation = [signature.height.dilation, signature.width.dilation]
     return TorchCall([high[0], wide[0]], [high[1], wide[1]], dilation, [*wide[2], *high[2]], (high[3], wide[3]))
 
 
-def _along(axis: Axis) -> tuple[int, int, tuple[int, int], slice]:
-    """Stride and padding that are left to the library, padding by us, and the pixels to pick."""
+def _along(axis: Axis, *, framed: bool) -> tuple[int, int, tuple[int, int], slice]:
+    """Stride and padding that are left to the library, padding by us, all of it if `framed`, and the pixels to pick."""
     if axis.stride == 1 or axis.stride_matters(axis.output_size):
+        if framed:
+            return axis.stride, 0, axis.padding, slice(None)
         return axis.stride, axis.padding[0], (0, axis.padding[1] - axis.padding[0]), slice(None)
     last = axis.stride * (axis.output_size - 1) + axis.reach
     return 1, 0, axis.padding, slice(0, last + 1, axis.stride if axis.kernel == 1 else 1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .convolution import conv2d
 from .geometry import (
     BILINEAR,
     Matrix,
@@ -27,7 +28,7 @@ from .geometry import (
 )
 from .planes import neighbours, sources, targets
 from .resampling import settle
-from .signature import Settings
+from .signature import Settings, Signature
 
 
 def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> tuple[Tensor, Tensor]:
@@ -43,6 +44,8 @@ def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings
     more = [number for axis in reversed(range(axes)) for number in (0, after[axis] - before[axis])]
 
     def respond(level: Tensor) -> Tensor:
+        if axes == 2 and level.is_cpu and not torch.compiler.is_compiling():
+            return conv2d(level, weight, bias, Signature.of(level.shape, weight.shape, settings))
         return convolve(F.pad(level, more) if any(more) else level, weight, bias, *call)
 
     output = respond(images)
