@@ -89,7 +89,10 @@ BOMB = b"""<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a "ha"><!ENTITY b "&a;&a
 <svg xmlns="http://www.w3.org/2000/svg"><text>&b;</text></svg>"""
 DOT = b"\x2c\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0"  # a frame of one pixel
 GIF = b"GIF89a\x01\0\x01\0\x80\0\0\0\0\0\xff\xff\xff" + 10_000 * DOT + b";"
+PROGRESSIVE = saved(Image.new("L", (64, 64), 7), "JPEG", progressive=True)
+SCANS = PROGRESSIVE[:-2] + 2000 * PROGRESSIVE[PROGRESSIVE.rindex(b"\xff\xda") : -2] + PROGRESSIVE[-2:]
 REFUSED = {
+    "a JPEG of 2,000 scans": (SCANS, "scans, more than 100"),
     "empty": (b"", "must be a picture, PNG, JPEG, BMP or WEBP"),
     "text": (b"not a picture at all", "must be a picture"),
     "an SVG bomb": (BOMB, "must be a picture"),

@@ -5,6 +5,7 @@ traceback with `SCALECONV_TRACEBACK=1`.
 """
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -256,7 +257,8 @@ def train(
     _refuse_mixture(context, method, data)
     if data is not None:
         _run_folder(locals(), _names("variant", variant), [seed])
-        _next(f"scaleconv compare --data {data}, for more methods and seeds")
+        masks = " --task segmentation" if task == "segmentation" else ""
+        _next(f"scaleconv compare --data {shlex.quote(str(data))}{masks}, for more methods and seeds")
         return
     changes = {"models": [method], "folds": [fold], "epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)

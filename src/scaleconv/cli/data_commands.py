@@ -1,5 +1,6 @@
 """The commands `scaleconv data …`: the digits on this machine, and sets made of them."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -100,7 +101,7 @@ def export(
     things = "scenes of digits" if task == "segmentation" else "digits"
     typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
     how = "--task segmentation" if task == "segmentation" else "--model convnet"
-    typer.echo(f"Next: scaleconv compare --data {path} {how}, to see which network to take")
+    typer.echo(f"Next: scaleconv compare --data {shlex.quote(str(path))} {how}, to see which network to take")
 
 
 @data_app.command(epilog="Example: scaleconv data cifar10 cifar/test --data-dir cifar-10-batches-bin --part test")

@@ -19,6 +19,8 @@ from ..data.folders import FORMATS, import_pillow, quiet_pillow
 MOST_JSON = 2**16  # bytes of a request
 MOST_FILE = 2**23  # bytes of a picture, 8 MiB
 MOST_PIXELS = 2**24  # of a picture, by its header: 50 MB once decoded
+MOST_SCANS = 100  # of a JPEG, each of which takes as long as all of its pixels; a usual one has ten
+SCAN = b"\xff\xda"  # begins one
 MOST_SEED = 10**6
 
 
@@ -92,6 +94,8 @@ def picture(file: bytes, side: int) -> Tensor:
             width, height = opened.size
             if width * height > MOST_PIXELS:
                 raise ValueError(f"it is {width}×{height}, of more than {MOST_PIXELS // 10**6} megapixels")
+            if opened.format == "JPEG" and (scans := file.count(SCAN)) > MOST_SCANS:
+                raise ValueError(f"it has {scans:,} scans, more than {MOST_SCANS}")
             opened.draft("L", (4 * side, 4 * side))  # a JPEG is decoded at a smaller size
             shown = ImageOps.exif_transpose(opened).convert("L")
             shown.thumbnail((side, side))
