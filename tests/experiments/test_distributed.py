@@ -96,7 +96,7 @@ def test_two_processes_equal_one_and_the_first_alone_prints_and_writes(run, toge
     (output, errors, code), other = together(tmp_path, command(images, "results", *NORMED))
     assert (code, errors) == (0, "")
     assert other == ("", "", 0)
-    assert "plain + scale augmentation, seed 0:" in output
+    assert "plain + scale augmentation, seed 0 (1 of 1):" in output
     written = tmp_path / "0" / "results"
     same(tmp_path / "one", written)
     (record,) = read_records(written / "train")
@@ -142,7 +142,7 @@ def test_torchrun_trains_on_masks(run, tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("seed 0:") == 1
+    assert done.stdout.count("seed 0 (1 of 1):") == 1
     same(tmp_path / "one", tmp_path / "two")
 
 
