@@ -112,7 +112,7 @@ def test_a_lost_process_is_one_line_and_the_run_goes_on(run, together, images, t
     (output, errors, code), (_, _, lost) = together(tmp_path, two)
     assert (code, lost) == (2, -9)
     assert errors == f"scaleconv: {LOST}\n"
-    assert "seed 0:" not in output
+    assert "seed 0 (" not in output
     (checkpoint,) = (tmp_path / "two" / "train" / "checkpoints").iterdir()
     assert int(load_file(checkpoint)["position"]) == 4
     assert [code for *_, code in together(tmp_path, two)] == [0, 0]
