@@ -154,8 +154,9 @@ class CroppedSIConv2d(nn.Conv2d):
 
 def _resample(maps: Tensor, images: Tensor) -> Tensor:
     """Take both axes of images (scales, N, C, H, W), or (1, …), through the map of each scale (scales, H, H)."""
-    maps = maps[:, None, None]
-    return maps @ images @ maps.mT
+    for _ in range(2):  # along rows, then, transposed, along columns
+        images = (images.flatten(1, 3) @ maps.mT).unflatten(1, images.shape[1:4]).mT
+    return images
 
 
 def cropped_resize(length: int, scale: float) -> Tensor:
