@@ -16,7 +16,7 @@ from ..data.datasets import PARTS
 from ..data.digits import ALL
 from ..data.scaled import INTERPOLATIONS, TRUNCATIONS
 from ..metrics import NEURONS
-from ..models import LATER, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
+from ..models import CROPPED_SCALES, LATER, UNSCALED, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
 from ..models import TITLES as NETWORKS
 from ..models.alignment import ALIGNMENTS, BORDERS
 from ..models.si_rbm import ENLARGING_SCALES
@@ -136,7 +136,8 @@ class NetworkConfig:
         maps: feature maps of the stages: two, or three for the networks of the later literature.
         kernel: side of the first kernel.
         hidden: units of the fully connected layer.
-        scales: of every network that has any.
+        scales: of every network that has any, but for cropped layers.
+        cropped_scales: of cropped layers.
         second_scales: of the second layer of the SI-ConvNet; `scales` if empty.
         antialias: whether scale-invariant layers smooth an image before they shrink it.
         align, border: rules of the layers of the SI-ConvNet, as `AlignedSIConv2d` has them; the defaults are those of
@@ -148,6 +149,7 @@ class NetworkConfig:
     kernel: int = 7
     hidden: int = 150
     scales: tuple[float, ...] = DEFAULT_SCALES
+    cropped_scales: tuple[float, ...] = CROPPED_SCALES
     second_scales: tuple[float, ...] = ()
     antialias: bool = False
     align: str = "exact"
@@ -160,6 +162,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         check_scales(self.scales)
+        check_scales(self.cropped_scales)
         choices = {"align": ALIGNMENTS, "border": BORDERS, "pool": POOLS, "norm": NORMS, "levels": SIZES}
         for name, known in choices.items():
             check_choice(name, getattr(self, name), known)
@@ -191,6 +194,7 @@ class NetworkConfig:
                 size,
                 (self.maps[0], self.maps[1], self.maps[2]),
                 self.scales,
+                cropped_scales=self.cropped_scales,
                 upsample=self.upsample,
                 dropout=self.dropout,
                 antialias=self.antialias,
@@ -318,6 +322,7 @@ class MeasureConfig:
         scales: factors by which digits are rescaled for it.
         layers: names of the modules whose output is measured.
         digits: how many of the test digits it is measured on; 0 for all.
+        size: for errors at test scales, the side of the images; 0 for that of the training images. No scenes.
         neuron: for invariance, what counts as a neuron of a map: `position` for every number in it, `centre` for those
             at its centre, `channel` for the maximum of each channel.
         digits_at: the one scale of the digits that are rescaled for invariance; 0 for each digit's own.
@@ -329,6 +334,7 @@ class MeasureConfig:
     scales: tuple[float, ...] = ()
     layers: tuple[str, ...] = ()
     digits: int = 0
+    size: int = 0
     neuron: str = "position"
     digits_at: float = 0.0
     firing: float = 0.01
@@ -337,7 +343,7 @@ class MeasureConfig:
     def __post_init__(self) -> None:
         if self.kind:
             check_choice("kind", self.kind, tuple(MEASURES))
-        check_least(self, 0, "digits", "digits_at")
+        check_least(self, 0, "digits", "size", "digits_at")
         check_finite(self, "digits_at")
         check_choice("neuron", self.neuron, tuple(NEURONS))
         for name in ("firing", "top"):
@@ -409,8 +415,10 @@ class Settings:
         return values
 
     def of_result(self, model: str) -> dict[str, Any]:
-        """What the result depends on: not how often a run is tested and saved."""
+        """What the result depends on: not how often a run is tested and saved, nor scales that the network lacks."""
         values = self.as_dict(model)
+        if model in UNSCALED:
+            del values["network"]["scales"]
         for name in ("evaluate_every", "checkpoint_every"):
             values.get("training", {}).pop(name, None)
         return values

@@ -49,7 +49,8 @@ def measure(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series
 def _test_scales(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """The test error in percent with all test digits at one scale, for each of the scales."""
     config = run.settings.measure
-    errors = [error_rate(network, *digits.at_scale(scale, config.digits or None)) for scale in config.scales]
+    count, size = config.digits or None, config.size or None
+    errors = [error_rate(network, *digits.at_scale(scale, count, size)) for scale in config.scales]
     return {"test_error": Series(list(config.scales), errors)}
 
 

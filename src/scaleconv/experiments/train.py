@@ -145,16 +145,17 @@ class RunDigits:
     mean: float
     config: DataConfig
 
-    def at_scale(self, scale: float, count: int | None = None) -> tuple[Tensor, Tensor]:
+    def at_scale(self, scale: float, count: int | None = None, size: int | None = None) -> tuple[Tensor, Tensor]:
         """The test images with all digits at one scale instead of their own, as the network would see them; labels.
 
-        What leaves the canvas is cut off. Scenes are composed anew, since fewer large digits have room in one.
+        What leaves the canvas, which may have a size of its own, is cut off. Scenes are composed anew, since fewer large
+        digits have room in one.
         """
         if self.config.scene:
             scenes = compose(self.originals, self.original_labels, Fixed(scale), self.config, test=True, count=count)
             return scenes.images - self.mean, scenes.labels
         interpolation = self.config.interpolation
-        made = make_scaled(self.originals[:count], scale, self.config.size, interpolation, truncate="allow")
+        made = make_scaled(self.originals[:count], scale, size or self.config.size, interpolation, truncate="allow")
         made = appearance(made, scale, self.config, self.originals.shape[2])
         return made - self.mean, self.original_labels[:count]
 

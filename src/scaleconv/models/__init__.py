@@ -13,7 +13,7 @@ from torch import nn
 from ..nn import ScaleInvariant, SIConv2d
 from ..ops.signature import DEFAULT_SCALES
 from .alignment import AlignedSIConv2d
-from .cnn import CroppedSIConv2d, DeepScaleCNN, ScaleCNN
+from .cnn import CROPPED_SCALES, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
 from .contrastive import Recipe
 from .convnet import PAPER, ConvNet, Convolution, MultiStageConvNet, Shape
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet, PyramidEnsemble
@@ -46,6 +46,7 @@ LATER = {
     "deep_cnn": "Deep CNN",
     "pyramid_deep_cnn": "ScaleInvariant(deep CNN)",
 }
+UNSCALED = ("cnn", "cropped_cnn", "deep_cnn")  # of these, those that `scales` does not change
 AUGMENTED = "augmented"  # a ConvNet; what is different is how it is trained
 DENSE = {"fcn": FullyConvolutional, "si_fcn": FullyConvolutional, "unet": UNet, "si_unet": UNet}
 
@@ -103,6 +104,7 @@ def make_later_model(
     maps: tuple[int, int, int],
     scales: Iterable[float] = DEFAULT_SCALES,
     *,
+    cropped_scales: Iterable[float] = CROPPED_SCALES,
     upsample: int = 1,
     dropout: float = 0.7,
     antialias: bool = False,
@@ -117,6 +119,7 @@ def make_later_model(
         size: side of the images.
         maps: of its three stages.
         scales: of its layers, or of its pyramid.
+        cropped_scales: of its layers, if they are cropped ones.
         upsample: repeat every pixel so often along each axis first; 56×56 in the literature is 28×28, doubled.
         dropout: share of the units before the last layer that is left out in training.
         antialias: whether scale-invariant layers and pyramids average pixels where they shrink.
@@ -131,7 +134,7 @@ def make_later_model(
     else:
         layers: dict[str, Convolution] = {
             "cnn": nn.Conv2d,
-            "cropped_cnn": partial(CroppedSIConv2d, scales=scales),
+            "cropped_cnn": partial(CroppedSIConv2d, scales=tuple(cropped_scales)),
             "si_cnn": partial(SIConv2d, scales=scales, antialias=antialias),
         }
         network = ScaleCNN(layers[plain], size * upsample, maps, dropout=dropout)
@@ -142,11 +145,13 @@ def make_later_model(
 
 __all__ = [
     "AUGMENTED",
+    "CROPPED_SCALES",
     "DENSE",
     "LATER",
     "RBM",
     "SIRBM",
     "TITLES",
+    "UNSCALED",
     "UNSUPERVISED",
     "AlignedSIConv2d",
     "ConvNet",

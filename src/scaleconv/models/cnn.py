@@ -11,12 +11,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.signature import check_scales
 from .convnet import Convolution
 
 PIXEL_DEVIATION = 0.2161  # of MNIST-Scale, as the literature has it
 MAPS = (32, 63, 95)
 HIDDEN = 256
+CROPPED_SCALES = (0.3, 0.45, 0.67, 1.0, 1.49, 2.23, 3.33)  # with which the re-implementations were compared
 
 
 class ScaleCNN(nn.Module):
@@ -126,7 +127,7 @@ class CroppedSIConv2d(nn.Conv2d):
         kernel_size: int,
         *,
         padding: int,
-        scales: Iterable[float] = DEFAULT_SCALES,
+        scales: Iterable[float] = CROPPED_SCALES,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, padding=padding)
         if 2 * padding + 1 != kernel_size:
