@@ -148,8 +148,8 @@ class RunDigits:
     def at_scale(self, scale: float, count: int | None = None, size: int | None = None) -> tuple[Tensor, Tensor]:
         """The test images with all digits at one scale instead of their own, as the network would see them; labels.
 
-        What leaves the canvas, which may have a size of its own, is cut off. Scenes are composed anew, since fewer large
-        digits have room in one.
+        What leaves the canvas, which may have a size of its own, is cut off. Scenes are composed anew, since fewer
+        large digits have room in one.
         """
         if self.config.scene:
             scenes = compose(self.originals, self.original_labels, Fixed(scale), self.config, test=True, count=count)
