@@ -50,6 +50,22 @@ def test_errors_at_each_scale_are_those_of_the_digits_rescaled_by_hand(digits):
     assert len(set(found.y)) > 1
 
 
+def test_the_digits_of_a_measure_may_have_a_canvas_of_their_own(digits):
+    (one,) = plan_runs(load_experiment("fig5a", "quick", {**DRAWN, "measure.size": 90, "folds": [1]}))[:1]
+    seen, originals, met = digits.of(one.settings.data, 1), embedded_digits(), []
+
+    class Witness(torch.nn.Module):
+        def forward(self, images):
+            met.append(images)
+            return torch.zeros(len(images), 10)
+
+    measure(one, Witness(), seen)
+    assert seen.train.shape[2:] == (40, 40)
+    chosen = divide(originals.labels, one.settings.data, 1).test[:60]
+    for scale, images in zip((0.5, 1.0, 1.6), torch.cat(met).split(60), strict=True):
+        assert torch.equal(images, make_scaled(originals.images[chosen], scale, 90) - seen.mean)
+
+
 def test_the_error_of_a_run_tested_at_many_scales_is_their_mean(tmp_path):
     loaded = load_experiment("fig5a", "quick", {**DRAWN, "models": ["convnet"], "folds": [1]})
     (record,) = run_experiment(loaded, tmp_path / "fig5a-tiny")

@@ -6,7 +6,8 @@ from torch.nn import functional as F
 
 from helpers.loops import random
 from scaleconv import SIConv2d
-from scaleconv.models import LATER, CroppedSIConv2d, make_later_model
+from scaleconv.experiments.config import NetworkConfig, Settings
+from scaleconv.models import LATER, UNSCALED, CroppedSIConv2d, make_later_model
 
 MAPS = (32, 63, 95)
 SCALES = (0.3, 0.45, 0.67, 1.0, 1.49, 2.23, 3.33)
@@ -35,6 +36,24 @@ def test_upsampled_it_answers_as_to_images_whose_pixels_are_doubled(name):
     doubled = images.repeat_interleave(2, 2).repeat_interleave(2, 3)
     assert torch.equal(network(images), large(doubled))
     assert network(images).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_only_networks_that_scales_do_not_change_have_results_without_them(name):
+    answers, results = [], []
+    for scales in [(1, 2), (0.5, 1)]:
+        settings = Settings(network=NetworkConfig(maps=(3, 4, 5), scales=scales))
+        torch.manual_seed(0)
+        answers.append(settings.network.make(name, 28).eval()(random(2, 1, 28, 28, seed=1, dtype=torch.float32)))
+        results.append(settings.of_result(name))
+    assert torch.equal(*answers) == (results[0] == results[1]) == (name in UNSCALED)
+
+
+def test_cropped_layers_have_scales_of_their_own():
+    network = make_later_model("cropped_cnn", 28, (3, 4, 5), (1, 2), cropped_scales=(1, 1.5))
+    layers = [module for module in network.modules() if isinstance(module, CroppedSIConv2d)]
+    assert [layer.scales for layer in layers] == [(1, 1.5)] * 3
+    assert CroppedSIConv2d(1, 1, 3, padding=1).scales == SCALES
 
 
 def resize_and_crop(images, scale):
