@@ -84,8 +84,9 @@ def si_conv2d(
     levels cover; and where the surroundings of the pattern come into view.
 
     The gradient goes to the winning level only. Forward and backward are deterministic wherever `conv2d` is, and can be
-    differentiated again, in reverse and in forward mode. `scales=(1,)` is `conv2d`, bit for bit. A NaN
-    or an infinity reaches every output that sees it, and no other.
+    differentiated again, in reverse and in forward mode. `scales=(1,)` is `conv2d`, bit for bit; to rounding on a CPU
+    with a stride along an axis of one tap or one output, or along the width alone, where that of PyTorch can be wrong.
+    A NaN or an infinity reaches every output that sees it, and no other.
 
     Args:
         input: images, of a floating-point type.

@@ -43,9 +43,7 @@ def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings
     # As the convolution of torch pads: only what is more behind than before, as 'same' has it, is not left to it.
     more = [number for axis in reversed(range(axes)) for number in (0, after[axis] - before[axis])]
 
-    # One map alone is what PyTorch makes of it, bit for bit, but where it is wrong: see `_in_safe_layout`.
-    alone, across = len(settings.matrices) == 1, settings.stride[0] == 1 < settings.stride[-1]
-    careful = axes == 2 and images.is_cpu and not torch.compiler.is_compiling() and (across or not alone)
+    careful = axes == 2 and images.is_cpu and not torch.compiler.is_compiling()  # `conv2d` avoids errors of oneDNN
 
     def respond(level: Tensor) -> Tensor:
         if careful:
