@@ -118,6 +118,7 @@ UNKNOWN = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")  # of conv2d itself
 @pytest.mark.parametrize(("module", "reason"), UNKNOWN.values(), ids=UNKNOWN)
 def test_a_grid_that_sizes_do_not_show_has_to_be_given(module, reason):
     with pytest.raises(ValueError, match=f"`stride` and `offset` must be given, .*{reason}"):
@@ -299,6 +300,57 @@ def test_batchnorm_in_training_sees_levels_together_or_one_by_one():
         means = torch.stack([batch.mean((0, 2, 3)) for batch in batches])
         assert module.num_batches_tracked == len(batches)
         assert_close(module.running_mean, means.mean(0))
+
+
+def normed(momentum=0.1):
+    norms = [nn.BatchNorm2d(3, momentum=momentum), nn.BatchNorm2d(2, momentum=momentum)]
+    return nn.Sequential(nn.Conv2d(2, 3, 3), norms[0], nn.ReLU(), nn.Conv2d(3, 2, 3), norms[1]).double()
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_levels_of_other_sizes_are_normalised_by_the_statistics_of_scale_1(momentum):
+    """Trained for long with each level's own, a network is another one in evaluation."""
+    torch.manual_seed(0)
+    module, batches = normed(momentum), [random(4, 2, 20, 21, seed=seed) for seed in range(3)]
+    plain, fixed = copy.deepcopy(module), copy.deepcopy(module)
+    pyramid = ScaleInvariant(module, SCALES)
+    for images in batches:
+        output = pyramid(images)
+        plain(images)  # moves its running statistics by scale 1
+        for norm in (fixed[1], fixed[4]):
+            norm.momentum = 1.0
+        fixed.train()(images)  # has those of this batch, and no other
+        expected = ScaleInvariant(fixed.eval(), SCALES)(images)
+        assert (output - expected).abs().max() < 0.005  # the variance of a batch has n or n − 1 below
+    for norm, alone in ((module[1], plain[1]), (module[4], plain[4])):
+        assert norm.training
+        assert (norm.momentum, norm.num_batches_tracked) == (momentum, 3)
+        assert_close(norm.running_mean, alone.running_mean)
+        assert_close(norm.running_var, alone.running_var)
+    each = copy.deepcopy(module)
+    ScaleInvariant(each, SCALES, norm="level")(batches[0])
+    assert each[1].num_batches_tracked == 6
+
+
+def test_a_module_that_fails_keeps_the_state_of_its_norms():
+    module = normed()
+    before = copy.deepcopy(module.state_dict())
+    pyramid = ScaleInvariant(module, SCALES, stride=1, offset=2)
+    handle = module[4].register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        pyramid(random(2, 2, 20, 20))
+    handle.remove()
+    assert all(norm.training and norm.momentum == 0.1 for norm in (module[1], module[4]))
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items() if "running" in name)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_compiled_training_has_the_statistics_of_eager():
+    module, images = normed(), random(4, 2, 20, 21)
+    eager = ScaleInvariant(copy.deepcopy(module), SCALES)
+    compiled = torch.compile(ScaleInvariant(module, SCALES), fullgraph=True, backend="aot_eager")
+    assert_close(compiled(images), eager(images))
+    assert_close(module[4].running_var, eager.module[4].running_var)
 
 
 def test_keep_is_a_pyramid_of_fewer_levels_whose_winners_keep_their_names():

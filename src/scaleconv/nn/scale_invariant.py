@@ -4,7 +4,8 @@ The Module owns the inner module and what is known of its grid; resampling and p
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
 from math import isfinite
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ops.checks import as_number, check_choice, check_flag
@@ -24,6 +26,7 @@ from ..ops.signature import DEFAULT_SCALES, check_scales
 from .levels_state import ScalesState, scales_as_text
 
 Pair = tuple[float, float]
+Moments = tuple[Tensor, Tensor]  # mean and variance
 NORMS = ("joint", "level")
 SIZES = ("own", "input")
 
@@ -56,9 +59,9 @@ class ScaleInvariant(ScalesState):
     The grid (t, o) of a map is found at the first call, from the sizes of what the module answers to tensors without
     data, and kept in `stride` and `offset`. That needs a module that takes any size and pads alike on both sides.
 
-    BatchNorm in training sees the levels of a batch together with `norm="joint"`, if they have one size, and each for
-    itself with `norm="level"`. Levels at their own size differ in size and are always seen one by one. In evaluation
-    both are the same.
+    BatchNorm in training sees the levels of a batch together with `norm="joint"`, if they have one size. Where they
+    differ in size it normalises all by the statistics of those as large as the input, scale 1 among them, so that it is
+    one function at all levels, as in evaluation. With `norm="level"` it sees each level for itself.
 
     Args:
         module: takes (N, C, H, W), and returns one tensor. Its weights are shared by all levels.
@@ -145,13 +148,18 @@ class ScaleInvariant(ScalesState):
         scales, image_size = [self.scales[place] for place in order], x.shape[2:]
         sizes = [level_size(image_size, scale) if self.size == "own" else image_size for scale in scales]
         same, *others = self._of_one_size(sizes)
-        responses = self._respond(x, same, scales, sizes)
+        norms = _training_norms(self.module) if others and self.norm == "joint" else []
+        statistics = [(torch.zeros_like(mean), torch.zeros_like(variance)) for mean, variance in map(_moments, norms)]
+        with _exchanged(norms, statistics, training=True):
+            responses = self._respond(x, same, scales, sizes)
+        _move_running(norms, statistics)
         first = responses[0]  # to scale 1
         everywhere = torch.ones((), dtype=torch.bool, device=first.device)
         grid = self._grid(index(x.shape[1])) if first.ndim == 4 else None
-        for places in others:
-            if _fits(sizes[places[0]], grid):
-                responses |= self._respond(x, places, scales, sizes)
+        with _exchanged(norms, statistics, training=False):
+            for places in others:
+                if _fits(sizes[places[0]], grid):
+                    responses |= self._respond(x, places, scales, sizes)
         answers = [Answer(order[0], first, everywhere)]
         for place in sorted(responses)[1:]:
             response, covered = responses[place], everywhere
@@ -223,6 +231,38 @@ class ScaleInvariant(ScalesState):
             f"scales={scales_as_text(self.scales)}, pool={self.pool!r}, keep={self.keep!r}, size={self.size!r}{grid}, "
             f"norm={self.norm!r}{antialias}"
         )
+
+
+def _training_norms(module: nn.Module) -> list[_BatchNorm]:
+    """Those that normalise by the batch, and keep running statistics for evaluation."""
+    norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    return [norm for norm in norms if norm.training and norm.running_mean is not None]
+
+
+@contextmanager
+def _exchanged(norms: Sequence[_BatchNorm], statistics: Sequence[Moments], *, training: bool) -> Iterator[None]:
+    """Let each BatchNorm write the mean and variance of its batch here, in training, or normalise by what is here."""
+    before = [(norm.training, norm.momentum, norm.running_mean, norm.running_var) for norm in norms]
+    try:
+        for norm, (mean, variance) in zip(norms, statistics, strict=True):
+            norm.training, norm.momentum, norm.running_mean, norm.running_var = training, 1.0, mean, variance
+        yield
+    finally:
+        for norm, state in zip(norms, before, strict=True):
+            norm.training, norm.momentum, norm.running_mean, norm.running_var = state
+
+
+def _move_running(norms: Sequence[_BatchNorm], statistics: Sequence[Moments]) -> None:
+    """Move the running statistics as BatchNorm would have done."""
+    for norm, batch in zip(norms, statistics, strict=True):
+        tracked = norm.num_batches_tracked.to(batch[0])  # type: ignore[union-attr]
+        share = 1 / tracked if norm.momentum is None else norm.momentum
+        for running, seen in zip(_moments(norm), batch, strict=True):
+            running.lerp_(seen, share)
+
+
+def _moments(norm: _BatchNorm) -> Moments:
+    return norm.running_mean, norm.running_var  # type: ignore[return-value]
 
 
 PROBED = 1024  # pixels of the first image that a module is asked about; more than most receptive fields
