@@ -1,13 +1,19 @@
 """A file is whole or not there."""
 
 import gc
+import os
+import signal
 import sys
 from contextlib import suppress
 
 import pytest
 
-from scaleconv.data import atomic
+from scaleconv.data import atomic, read_image, read_set
 from scaleconv.data.atomic import atomic_path, remove_leftovers
+from scaleconv.data.datasets import MNIST
+from scaleconv.data.idx import read_idx
+from scaleconv.data.masks import read_mask
+from scaleconv.experiments.checkpoint import load_checkpoint
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path):
@@ -104,3 +110,25 @@ def test_an_interrupt_at_any_line_leaves_the_file_whole_and_nothing_else(tmp_pat
     gc.unfreeze()
     assert number > 15
     assert seen == ({"earlier"} if fails else {"earlier", "later"})
+
+
+READERS = {
+    "set": read_set,
+    "image": read_image,
+    "mask": read_mask,
+    "idx": lambda path: read_idx(path, MNIST.files["train"][0]),
+    "checkpoint": load_checkpoint,
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(read, tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(10)
+    try:
+        with pytest.raises((OSError, ValueError), match=r"pipe.* \(it is a pipe or a device, not a file\)"):
+            read(pipe)
+    finally:
+        signal.alarm(0)

@@ -15,6 +15,7 @@ import pytest
 
 from helpers.command import refused, says_next
 from scaleconv import cli
+from scaleconv.cli.wording import say_next
 from scaleconv.experiments import read_records
 
 SMALL = ("data.train=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8", "training.batch=50")
@@ -193,6 +194,7 @@ WRONG = {
     "device": (("reproduce", "table1", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "data": (("reproduce", "table1", "--preset", "paper", "--data-dir", "nowhere"), "`data_dir` (=nowhere)"),
     "model": (("train", "resnet"), "`models` must be among", "'resnet'"),
+    "shown": (("show", "nope"), "`name` must be a folder in results, or one of table1, ", "got 'nope'"),
     "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce"),
     "output": (("reproduce", "table1", "--results", "/dev/null/x", *TINY), "cannot write to /dev/null/x", "--results"),
 }
@@ -279,5 +281,6 @@ def test_what_to_type_next_begins_as_the_command_was_called(monkeypatch, capsys)
     monkeypatch.setenv("PATH", "")
     for called, program in ((".venv/bin/scaleconv", ".venv/bin/scaleconv"), ("pytest", "scaleconv")):
         monkeypatch.setattr("sys.argv", [called])
-        cli._next("scaleconv show table1, for a table")
-        assert capsys.readouterr().out == f"Next: {program} show table1, for a table\n"
+        say_next("scaleconv show table1, for a table; or scaleconv demo. scaleconv.data is none")
+        commands = f"{program} show table1, for a table; or {program} demo"
+        assert capsys.readouterr().out == f"Next: {commands}. scaleconv.data is none\n"

@@ -281,7 +281,7 @@ def check_convert(dice, device):
         ]
         channels = filters
     plain, scales = nn.Sequential(*layers).double().to(device), draw_scales(dice)
-    images = draw_tensor(dice, [2, 3, dice.randint(14, 20), dice.randint(14, 20)], torch.float64).to(device)
+    images = draw_tensor(dice, [2, 3, dice.randint(15, 20), dice.randint(15, 20)], torch.float64).to(device)
     converted, value = convert(plain, scales=scales), images
     assert list(converted.state_dict()) == list(plain.state_dict())
     for layer in plain:

@@ -6,7 +6,6 @@ traceback with `SCALECONV_TRACEBACK=1`.
 
 import os
 import shlex
-import shutil
 import sys
 import time
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from .data_commands import DataDir, data_app
+from .wording import as_called, leads, say_next
 
 INTERRUPTED = 130
 
@@ -76,20 +76,34 @@ Start with one of these:
   scaleconv report --html --preset quick     its results on one page
   scaleconv data export digits --count 1000  a folder of images, to try this:
   scaleconv compare --data digits --model convnet  which to take, in 10 minutes
+  scaleconv demo                             the layers at work, in a browser
 
 scaleconv COMMAND --help explains a command, with an example.
 scaleconv --install-completion lets the Tab key complete commands and options."""
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from scaleconv import __version__
+
+        typer.echo(f"scaleconv {__version__}")
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Locally scale-invariant convolution, and the experiments of its paper."""
     if context.invoked_subcommand is None:
         commands: dict[str, Any] = getattr(context.command, "commands", {})
         typer.echo(f"Usage: scaleconv COMMAND\n\n{context.command.help}\n")
         for name, command in commands.items():
             typer.echo(f"  {name:<9}  {command.get_short_help_str(limit=68)}")
-        typer.echo(START)
+        typer.echo(as_called(START))
 
 
 @app.command(epilog="Example: scaleconv reproduce fig5a --folds 0,1,2 --epochs 10 --name fig5a-short")
@@ -142,9 +156,10 @@ def reproduce(
                 typer.echo(path)
     typer.echo(f"It took {time.perf_counter() - start:.0f} s; what was finished before is not counted.")
     if preset == "quick":
-        typer.echo(f"This was a small version; at the paper's size: scaleconv reproduce {item} --preset paper")
+        larger = as_called(f"scaleconv reproduce {item} --preset paper")
+        typer.echo(f"This was a small version; at the paper's size: {larger}")
     page = f"scaleconv report --html --preset {preset}{_place(results)}, for all results on one page"
-    _next(f"scaleconv show {name} --item {item}{_place(results)}, for the same again" if name else page)
+    say_next(f"scaleconv show {name} --item {item}{_place(results)}, for the same again" if name else page)
 
 
 @app.command(epilog="Example: scaleconv show table1 --json")
@@ -159,7 +174,7 @@ def show(
     results: Results = Path("results"),
 ) -> None:
     """Show an experiment from its records, without running anything."""
-    from scaleconv.experiments import check_name, load_item, read_records
+    from scaleconv.experiments import ITEMS, check_name, load_item, read_records
     from scaleconv.experiments.page import is_of_images, summary_text
     from scaleconv.experiments.report import check_item, find_folder, print_json, print_tables
 
@@ -168,7 +183,10 @@ def show(
     if is_of_images(records):
         typer.echo(summary_text(records, as_json=as_json))
         return
-    loaded = load_item(item or name.partition("-")[0])
+    named = item or name.partition("-")[0]
+    if folder is None and named not in ITEMS:
+        raise ValueError(f"`name` must be a folder in {results}, or one of {', '.join(ITEMS)}, got {name!r}")
+    loaded = load_item(named)
     if folder is None:
         raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {loaded.item}` first")
     if folder.name != name:
@@ -198,7 +216,7 @@ def report(
     figures = docs / "figures"
     for each in [write_html(results, figures, page, preset)] if html else write_documents(results, docs, preset):
         typer.echo(each)
-    _next(f"open {page} in a browser" if html else "scaleconv report --html, for one page of all")
+    say_next(f"open {page} in a browser" if html else "scaleconv report --html, for one page of all")
 
 
 @app.command(epilog="Examples: scaleconv train si_convnet --fold 2; scaleconv train --data photos --resize 64")
@@ -258,7 +276,7 @@ def train(
     if data is not None:
         _run_folder(locals(), _names("variant", variant), [seed])
         masks = " --task segmentation" if task == "segmentation" else ""
-        _next(f"scaleconv compare --data {shlex.quote(str(data))}{masks}, for more methods and seeds")
+        say_next(f"scaleconv compare --data {shlex.quote(str(data))}{masks}, for more methods and seeds")
         return
     changes = {"models": [method], "folds": [fold], "epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)
@@ -269,7 +287,7 @@ def train(
         f"{method}, fold {fold}: test error {record.error:.2f} % after {counted(str(len(record.history)), 'epoch')}"
     )
     typer.echo(f"weights: {run.weights(folder)}")
-    _next(f"scaleconv explain IMAGE --checkpoint {run.weights(folder)}")
+    say_next(f"scaleconv explain IMAGE --checkpoint {run.weights(folder)}")
 
 
 @app.command(epilog="Example: scaleconv compare --data photos --resize 64 --seeds 3")
@@ -307,7 +325,7 @@ def compare(
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
     _run_folder(locals(), None, list(range(seeds)), engine, address, gpus_per_run, max(1, workers))
-    _next(f"scaleconv show {name}{_place(results)}, for the same again; or load a network by its line above")
+    say_next(f"scaleconv show {name}{_place(results)}, for the same again; or load a network by its line above")
 
 
 @app.command(
@@ -333,7 +351,7 @@ def explain(
     typer.echo(f"{image}: {prediction_text(found, classes)}")
     draw_explanation(pixels, found, classes, f"{image.name}: {prediction_text(found, classes)}", [out])
     typer.echo(out)
-    _next(f"open {out}; scaleconv demo shows the same live, for small networks of its own")
+    say_next(f"open {out}; scaleconv demo shows the same live, for small networks of its own")
 
 
 @app.command(epilog="Example: scaleconv demo --port 8000")
@@ -359,7 +377,7 @@ def demo(
     if train is not None:
         for record in train_pairs(train, device or "cpu"):
             typer.echo(f"{record.model}: {record.error:.1f} % error over all test scales, {record.seconds:.0f} s")
-        _next(f"scaleconv demo --networks {train}, which shows them")
+        say_next(f"scaleconv demo --networks {train}, which shows them")
         return
     if device is not None:
         raise ValueError(f"`device` must be given with --train, got {device!r}: the page is answered by the CPU")
@@ -438,7 +456,7 @@ def bench(
         for text in failed:
             typer.echo(text, err=True)
         raise typer.Exit(1)
-    _next("scaleconv bench --help, for other shapes, types and devices")
+    say_next("scaleconv bench --help, for other shapes, types and devices")
 
 
 METHOD_OPTIONS = ("fold", "item", "point", "preset", "data_dir", "settings")
@@ -466,22 +484,13 @@ def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[i
     request = FolderRequest(**{field.name: given[field.name] for field in fields(FolderRequest)})
     with open_engine(*engine) as where:
         for line in run_folder(request, variants, seeds, where):
-            if _leads():
+            if leads():
                 typer.echo(line)
 
 
 def _place(results: Path) -> str:
     """The option that names the directory of the results, where it is not the usual one."""
     return "" if results == Path("results") else f" --results {results}"
-
-
-def _next(text: str) -> None:
-    """The last line of a long command: what to type now, by the way that this command was called."""
-    if _leads():
-        called = Path(sys.argv[0])
-        if called.name == "scaleconv" and not shutil.which("scaleconv"):
-            text = text.replace("scaleconv ", f"{called} ", 1)
-        typer.echo(f"Next: {text}")
 
 
 def _overrides(changes: dict[str, Any], settings: list[str] | None) -> dict[str, Any]:
@@ -505,11 +514,6 @@ def _whole_numbers(option: str, text: str) -> list[int]:
         raise ValueError(f"`{option}` must be whole numbers separated by commas, got {text!r}") from None
 
 
-def _leads() -> bool:
-    """Whether this is the first of the processes that torchrun has started, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and end the process with its exit code."""
     try:
@@ -524,7 +528,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = 1
     except Exception as error:
         code = _report(error)
-    if code == INTERRUPTED and _leads():  # some versions of typer return it, others raise
+    if code == INTERRUPTED and leads():  # some versions of typer return it, others raise
         resumes = (sys.argv[1:] if arguments is None else arguments)[:1] in (["reproduce"], ["train"], ["compare"])
         kept = "; what was finished is kept, and the same command goes on from there" if resumes else ""
         print(f"scaleconv: interrupted{kept}", file=sys.stderr)
@@ -542,7 +546,7 @@ def _report(error: Exception) -> int:
     else:
         text = usage() if usage else str(error) if known else f"unforeseen {type(error).__name__}: {error}"
     # A group without a command answers with its help, the only message of more than one line.
-    speaker = "scaleconv" if _leads() else f"scaleconv, process {os.environ['RANK']}"
+    speaker = "scaleconv" if leads() else f"scaleconv, process {os.environ['RANK']}"
     print(text if text.startswith("Usage:") else f"{speaker}: {' '.join(text.split())}", file=sys.stderr)
     return 2 if usage or known else 1
 

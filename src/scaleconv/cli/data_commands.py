@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .wording import say_next
+
 data_app = typer.Typer(no_args_is_help=True, help="The digits, and what is made of them.", rich_markup_mode=None)
 
 DataDir = Annotated[
@@ -67,7 +69,7 @@ def make(
     typer.echo(f"{path}: {len(made)} digits on {size}×{size}, scales {distribution}, seed {seed}, MD5 {checksum}")
     if cut := int((cut_off(digits.images, made.scales, size) > 0).sum()):
         typer.echo(f"the foreground of {cut} digits is cut off", err=True)
-    typer.echo(f"Next: scaleconv data info {path}, which checks it; scaleconv.data.read_set reads it")
+    say_next(f"scaleconv data info {shlex.quote(str(path))}, which checks it; scaleconv.data.read_set reads it")
 
 
 @data_app.command(epilog="Example: scaleconv data export digits --count 1000 --size 40")
@@ -101,7 +103,7 @@ def export(
     things = "scenes of digits" if task == "segmentation" else "digits"
     typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
     how = "--task segmentation" if task == "segmentation" else "--model convnet"
-    typer.echo(f"Next: scaleconv compare --data {shlex.quote(str(path))} {how}, to see which network to take")
+    say_next(f"scaleconv compare --data {shlex.quote(str(path))} {how}, to see which network to take")
 
 
 @data_app.command(epilog="Example: scaleconv data cifar10 cifar/test --data-dir cifar-10-batches-bin --part test")
@@ -118,7 +120,7 @@ def cifar10(
     images, labels = read_cifar10(data_dir, part, count)
     write_images(images, labels, CLASSES, path)
     typer.echo(f"{path}: {len(images)} images of {len(CLASSES)} classes")
-    typer.echo(f"Next: the other part beside it, then scaleconv compare --data {path.parent}")
+    say_next(f"the other part beside it, then scaleconv compare --data {shlex.quote(str(path.parent))}")
 
 
 @data_app.command(epilog="Example: scaleconv data preview sheet.png --scales list:0.3,0.6,1")

@@ -1,13 +1,15 @@
-"""Files that are either whole or not there.
+"""Files that are either whole or not there; and no pipes in place of files.
 
 A file is written under another name beside its destination, flushed to the disk, and only then renamed. A
 process that is killed in between leaves at most a hidden `.part` file, which nothing reads, and which the next one that
 writes the same file removes. The part of a process that still writes is locked, and stays.
 """
 
+import errno
 import glob
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +42,13 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             _remove(part)
     finally:
         _remove(part)
+
+
+def refuse_pipes(path: str | os.PathLike[str]) -> None:
+    """Raise OSError for what is neither a file nor a directory, and would be waited for when it is read."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
 
 
 def _create(part: Path, target: Path) -> BinaryIO:

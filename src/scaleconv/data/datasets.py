@@ -107,7 +107,7 @@ def _fetch(dataset: Dataset, file: IdxFile, target: Path) -> None:
         raise ImportError(
             f"{dataset.title} is not on this machine, and the download needs pooch: "
             "pip install 'scaleconv[experiments]', or name a directory that holds it (--data-dir), "
-            "or use the embedded digits (--dataset embedded)"
+            "or use the embedded digits (--dataset embedded, or --preset quick)"
         ) from None
     failures = []
     with atomic_path(target) as part:
@@ -125,7 +125,7 @@ def _fetch(dataset: Dataset, file: IdxFile, target: Path) -> None:
         raise ConnectionError(
             f"could not download {target.name} from any of {len(failures)} mirrors ({'; '.join(failures)}): "
             "check the network, or name a directory that holds the files (--data-dir), "
-            "or use the embedded digits (--dataset embedded)"
+            "or use the embedded digits (--dataset embedded, or --preset quick)"
         )
 
 

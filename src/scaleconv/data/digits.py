@@ -223,7 +223,8 @@ def _missing_message(dataset: Dataset, part: str, directory: Path, missing: list
     names = " and ".join(missing)
     return (
         f"no {names} (.gz or not) in {directory}: put the {part} files of {dataset.title} there, "
-        f"name another directory (--data-dir or ${VARIABLE}), or use the embedded digits (--dataset embedded)"
+        f"name another directory (--data-dir or ${VARIABLE}), or use the embedded digits (--dataset embedded, or "
+        "--preset quick)"
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from .atomic import refuse_pipes
 from .progress import watched
 from .scales import raw_stream
 from .sets import ScaledSet
@@ -356,6 +357,7 @@ def inspect(path: Path) -> ImageFile | str:
     """
     pillow = import_pillow()
     try:
+        refuse_pipes(path)
         with path.open("rb") as file, pillow.open(file, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:

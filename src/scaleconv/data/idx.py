@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .atomic import refuse_pipes
+
 UNSIGNED_BYTE = 0x08
 GZIP_MAGIC = b"\x1f\x8b"
 REPLACE = "delete it and fetch a fresh copy"
@@ -82,6 +84,8 @@ def read_idx(path: Path | Traversable, expected: IdxFile) -> IdxData:
         ValueError: it can, and is not the file that is expected.
     """
     try:
+        if isinstance(path, Path):
+            refuse_pipes(path)
         with path.open("rb") as stream:
             stored = stream.read(expected.most_nbytes + 1)
     except OSError as error:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .atomic import refuse_pipes
 from .folders import (
     FORMATS,
     MOST_PIXELS,
@@ -154,6 +155,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     from PIL import ImageOps, UnidentifiedImageError
 
     try:
+        refuse_pipes(path)
         with quiet_pillow(), Path(path).open("rb") as file, pillow.open(file, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:

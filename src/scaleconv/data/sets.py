@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .atomic import atomic_path
+from .atomic import atomic_path, refuse_pipes
 from .digits import Digits
 from .idx import md5_hex
 from .scaled import make_scaled
@@ -152,6 +152,7 @@ def read_set(path: str | os.PathLike[str]) -> ScaledSet:
         ValueError: it is not a set, or is damaged.
     """
     try:
+        refuse_pipes(path)
         with open(path, "rb"):
             pass  # raises with the reason of the system, which safetensors does not tell
         with safe_open(path, framework="pt") as stored:

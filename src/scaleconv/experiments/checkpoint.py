@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ..data.atomic import refuse_pipes
 from .parsing import brief
 from .records import Epoch, checksum, from_columns, to_columns, writing
 
@@ -61,6 +62,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         ValueError: the file is damaged, or contradicts itself.
     """
     try:
+        refuse_pipes(path)
         with safe_open(path, framework="pt") as file:
             header = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

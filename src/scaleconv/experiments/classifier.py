@@ -100,7 +100,12 @@ class NetworkSpec:
             return make_resnet18(channels, classes, small=size is not None and max(size) <= SMALL)
         if self.name == "unet":
             return UNet(shape=Shape(maps=UNET_MAPS, classes=classes), channels=channels)
-        network = _factory(self.name)(num_classes=classes)
+        factory = _factory(self.name)
+        try:
+            network = factory(num_classes=classes)
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+            raise ValueError(f"`model` {self.name} must take num_classes={classes}, got {got}") from error
         if not isinstance(network, nn.Module):
             raise ValueError(f"`model` {self.name} must return a torch.nn.Module, got {type(network).__name__}")
         return network
