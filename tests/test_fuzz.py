@@ -36,6 +36,7 @@ def test_drawn_calls_agree_with_their_references(part):
         (109, 15350, "ti_conv2d"),
         # One scale, one thread: a strided 1×1 filter ended the process.
         (110, 4063, "si_conv2d"),
+        (113, 22228, "ti_conv2d"),  # groups, and a batch of one
     ],
 )
 def test_what_once_failed_is_right(seed, number, kind):

@@ -100,6 +100,24 @@ def test_strides_along_an_axis_of_one_pixel_do_not_matter(memory, dtype):
                 assert_close(grad, true, dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_one_picture_of_a_camera_has_the_gradients_of_its_copy(dtype):
+    """(H, W, C), permuted and unsqueezed, has the number of channels for a stride along the batch."""
+    for kernel, padding, groups in product([(1, 1), (3, 3)], [(0, 0), (0, 2), (1, 1)], (1, 3)):
+        picture = random(9, 5, 6, seed=1, dtype=dtype)
+        images = picture.permute(2, 0, 1).unsqueeze(0)
+        assert images.stride(0) == 6
+        weight = random(9, 6 // groups, *kernel, seed=2, dtype=dtype).requires_grad_()
+        call = {"padding": padding, "groups": groups, "scales": (1, 1.5)}
+        copy = images.clone(memory_format=torch.contiguous_format)
+        found, expected = (
+            torch.autograd.grad(si_conv2d(given, weight, **call).square().sum(), (given, weight))
+            for given in (images.requires_grad_(), copy.requires_grad_())
+        )
+        for grad, true in zip(found, expected, strict=True):
+            assert_close(grad, true.double(), dtype)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_weighted_sums(dtype):
     """Rows of none to nine entries, tables of any width: every vector length, and what is left over."""

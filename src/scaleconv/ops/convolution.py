@@ -38,14 +38,14 @@ def _in_safe_layout(stride: Sequence[int], *tensors: Tensor) -> Sequence[Tensor]
     """
     if stride[0] == 1 < stride[1]:
         return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
-    return [_with_usual_strides(tensor) if 1 in tensor.shape[2:] else tensor for tensor in tensors]
+    return [_with_usual_strides(tensor) if 1 in (tensor.shape[0], *tensor.shape[2:]) else tensor for tensor in tensors]
 
 
 def _with_usual_strides(tensor: Tensor) -> Tensor:
     """The same tensor (N, C, H, W), contiguous or in channels_last.
 
-    Along an axis of length 1 a contiguous tensor may have any stride. PyTorch's own convolutions read it, and give
-    gradients of other pixels; a view has the stride that follows from the shape.
+    Along an axis of length 1, the batch among them, a contiguous tensor may have any stride. PyTorch's own convolutions
+    read it, and give gradients of other pixels; a view has the stride that follows from the shape.
     """
     pixels = tensor.permute(0, 2, 3, 1)
     if pixels.is_contiguous():
