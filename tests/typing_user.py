@@ -20,7 +20,9 @@ from scaleconv import (
     revert,
     rotation,
     scaling,
+    si_conv1d,
     si_conv2d,
+    si_conv3d,
     ti_conv2d,
 )
 
@@ -44,6 +46,8 @@ def use(images: Tensor, weight: Tensor) -> None:
     assert_type(calibrate(network, images), Network)
     assert_type(si_conv2d(images, weight, scales=(1, 2)), Tensor)
     assert_type(si_conv2d(images, weight, return_winner=True), tuple[Tensor, Tensor])
+    assert_type(si_conv1d(images[0], weight[0]), Tensor)
+    assert_type(si_conv3d(images, weight, padding=1, return_winner=True), tuple[Tensor, Tensor])
     assert_type(ti_conv2d(images, weight, transforms=[rotation(0), rotation(90)]), Tensor)
     assert_type(explain(network, images), Explanation)
     assert_type(rotation(30), Transform)

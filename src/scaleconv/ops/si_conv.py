@@ -3,8 +3,8 @@
 The contract is here; `ti_conv` evaluates it, and `scaleconv.nn` only owns the parameters.
 """
 
-from collections.abc import Iterable
-from typing import Any, Literal, overload
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, overload
 
 from torch import Tensor
 
@@ -12,34 +12,46 @@ from .signature import DEFAULT_SCALES, Padding, Size, check_si_call
 from .ti_conv import evaluate
 
 
-@overload
-def si_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = ...,
-    stride: Size = ...,
-    padding: Padding = ...,
-    dilation: Size = ...,
-    groups: int = ...,
-    *,
-    scales: Iterable[float] = ...,
-    antialias: bool = ...,
-    return_winner: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def si_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = ...,
-    stride: Size = ...,
-    padding: Padding = ...,
-    dilation: Size = ...,
-    groups: int = ...,
-    *,
-    scales: Iterable[float] = ...,
-    antialias: bool = ...,
-    return_winner: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
+class Convolution(Protocol):
+    """A tensor, or with `return_winner` a pair of them; said once for all three functions."""
+
+    @overload
+    def __call__(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = ...,
+        stride: Size = ...,
+        padding: Padding = ...,
+        dilation: Size = ...,
+        groups: int = ...,
+        *,
+        scales: Iterable[float] = ...,
+        antialias: bool = ...,
+        return_winner: Literal[False] = ...,
+    ) -> Tensor: ...
+    @overload
+    def __call__(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = ...,
+        stride: Size = ...,
+        padding: Padding = ...,
+        dilation: Size = ...,
+        groups: int = ...,
+        *,
+        scales: Iterable[float] = ...,
+        antialias: bool = ...,
+        return_winner: Literal[True],
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+def _typed(function: Callable[..., Any]) -> Convolution:
+    return function
+
+
+@_typed
 def si_conv2d(
     input: Tensor,
     weight: Tensor,
@@ -120,6 +132,7 @@ def si_conv2d(
     return _evaluate(input, weight, bias, (stride, padding, dilation, groups), scales, antialias, return_winner, 2)
 
 
+@_typed
 def si_conv1d(
     input: Tensor,
     weight: Tensor,
@@ -132,7 +145,7 @@ def si_conv1d(
     scales: Iterable[float] = DEFAULT_SCALES,
     antialias: bool = False,
     return_winner: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """`si_conv2d` for signals: the same equations along one axis, by the same plan.
 
     Shapes:
@@ -149,6 +162,7 @@ def si_conv1d(
     return _evaluate(input, weight, bias, (stride, padding, dilation, groups), scales, antialias, return_winner, 1)
 
 
+@_typed
 def si_conv3d(
     input: Tensor,
     weight: Tensor,
@@ -161,7 +175,7 @@ def si_conv3d(
     scales: Iterable[float] = DEFAULT_SCALES,
     antialias: bool = False,
     return_winner: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """`si_conv2d` for volumes: the same equations along three axes.
 
     It is evaluated in the paper's order by plain PyTorch operations: every level is rescaled and convolved whole.
