@@ -1,5 +1,7 @@
 """The geometry against numbers worked out by hand, one test per convention, on odd and unequal sizes."""
 
+from itertools import product
+
 import pytest
 
 from scaleconv.ops.geometry import Axis, PlaneLevel, competing_order, make_geometry, scaled
@@ -147,3 +149,16 @@ def test_only_zeros_leave_positions_uncovered(border):
     level = axis(14, kernel=3).level(0.5, border)  # outputs read at −0.75, −0.25, … 4.75 of responses 0 … 4
     assert level.targets[0] == pytest.approx(-0.25 if border == "zeros" else -0.75)
     assert level.covered == ((1, 11) if border == "zeros" else (0, 12))
+
+
+def test_taps_are_blind_where_they_read_padding_alone():
+    for length, kernel, stride, before, after, dilation in product(
+        range(1, 6), range(1, 5), range(1, 4), range(4), range(4), (1, 2)
+    ):
+        axis = Axis(length, kernel, stride, (before, after), dilation)
+        reads = [
+            [0 <= stride * q + dilation * tap - before < length for q in range(axis.output_size)]
+            for tap in range(kernel)
+        ]
+        if axis.output_size > 0:
+            assert axis.has_blind_taps == (not all(map(any, reads)))

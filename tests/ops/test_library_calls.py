@@ -118,6 +118,25 @@ def test_one_picture_of_a_camera_has_the_gradients_of_its_copy(dtype):
             assert_close(grad, true.double(), dtype)
 
 
+def test_taps_that_read_padding_alone_have_no_gradient():
+    """oneDNN leaves these weights unwritten in bfloat16, so memory that was used before shows."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for shape, kernel, padding, groups in [((1, 3, 2, 1), (4, 3), 2, 3), ((3, 4, 6, 1), (3, 4), (0, 3), 1)] * 5:
+            used = [torch.full((size,), torch.nan, dtype=torch.bfloat16) for size in range(10, 8000, 7)]
+            del used
+            images = random(*shape, seed=1, dtype=torch.bfloat16)
+            weight = random(9, shape[1] // groups, *kernel, seed=2, dtype=torch.bfloat16).requires_grad_()
+            call = {"stride": 2, "padding": padding, "groups": groups}
+            (found,) = torch.autograd.grad(si_conv2d(images, weight, **call, scales=(1, 1.001)).float().sum(), weight)
+            exact = weight.detach().double().requires_grad_()
+            plain = torch.nn.functional.conv2d(images.double(), exact, **call)
+            assert_close(found, torch.autograd.grad(plain.sum(), exact)[0], torch.bfloat16)
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_weighted_sums(dtype):
     """Rows of none to nine entries, tables of any width: every vector length, and what is left over."""

@@ -80,6 +80,7 @@ class TorchCall:
     are read are picked here and the stride is 1: that is less to read, and oneDNN has errors in these corners. With
     one column of outputs and a stride of (1, n) it leaves outputs unwritten, and with padding of its own weights in
     bfloat16; the gradient of a strided 1×1 filter in channels_last writes beyond its memory if there are few channels.
+    Where a tap reads padding alone, its weights are left unwritten in bfloat16, or the process crashes.
     """
 
     stride: list[int]
@@ -107,7 +108,8 @@ class TorchCall:
 def torch_call(signature: Signature) -> TorchCall:
     axes = signature.height, signature.width
     steps = [axis.stride if axis.stride_matters(axis.output_size) else 1 for axis in axes]
-    high, wide = (_along(axis, framed=steps[0] == 1 < steps[1]) for axis in axes)
+    framed = steps[0] == 1 < steps[1] or any(axis.has_blind_taps for axis in axes)
+    high, wide = (_along(axis, framed=framed) for axis in axes)
     dilation = [signature.height.dilation, signature.width.dilation]
     return TorchCall([high[0], wide[0]], [high[1], wide[1]], dilation, [*wide[2], *high[2]], (high[3], wide[3]))
 

@@ -147,6 +147,14 @@ class Axis:
         return self.response_size(self.length)
 
     @property
+    def has_blind_taps(self) -> bool:
+        """Whether a tap of the kernel reads padding for all outputs."""
+        starts = [self.dilation * tap - self.padding[0] for tap in range(self.kernel)]
+        outputs = [max(0, -(start // self.stride)) for start in starts]  # the first at which it is not before the image
+        places = zip(starts, outputs, strict=True)
+        return any(n >= self.output_size or start + self.stride * n >= self.length for start, n in places)
+
+    @property
     def kernel_centre(self) -> float:
         """Where the centre of the kernel stands for the first response."""
         return self.reach / 2 - self.padding[0]
