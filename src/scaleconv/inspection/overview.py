@@ -211,7 +211,9 @@ def _calls(plain: nn.Module, names: Sequence[str], images: Tensor) -> dict[str, 
 
 
 def _check_size(input_size: Sequence[int]) -> tuple[int, ...]:
-    sizes = tuple(check_count("input_size", each) for each in input_size) if isinstance(input_size, Sequence) else ()
+    if not isinstance(input_size, Sequence) or isinstance(input_size, str):
+        raise TypeError(f"`input_size` must be four numbers (N, C, H, W), got {type(input_size).__name__}")
+    sizes = tuple(check_count("input_size", each) for each in input_size)
     if len(sizes) != 4:
         raise ValueError(f"`input_size` must be (N, C, H, W), got {input_size!r}")
     return sizes
