@@ -104,7 +104,7 @@ def test_it_shows_itself_without_print():
         ({"model": "resnet"}, TypeError, r"`model` must be a torch\.nn\.Module, got str"),
         ({"input_size": (3, 12, 10)}, ValueError, r"`input_size` must be \(N, C, H, W\), got \(3, 12, 10\)"),
         ({"input_size": 12}, TypeError, r"`input_size` must be four numbers \(N, C, H, W\), got int"),
-        ({"input_size": torch.rand(1, 3, 12, 10)}, TypeError, r"`input_size` must be four numbers .*, got Tensor"),
+        ({"input_size": torch.ones(4)}, TypeError, r"`input_size` must be four numbers .*, got Tensor"),
         ({"input_size": (1, 3, 0, 10)}, ValueError, "`input_size` must be at least 1, got 0"),
         ({"input_size": (1, 3, 8.5, 10)}, TypeError, "`input_size` must be an integer, got 8.5"),
         ({"repeats": -1}, ValueError, "`repeats` must be at least 0, got -1"),
