@@ -110,6 +110,16 @@ def test_the_note_names_the_commits_where_records_are_of_more_than_one():
     assert not any("commit" in note for note in footnotes(load_item("fig4b"), made[:1]))
 
 
+def test_the_note_says_what_a_run_of_the_later_literature_costs():
+    made = [
+        replace(record("cnn", fold, 5.0, point, 1.0), seconds=seconds, runs_together=2, parameters=494_549)
+        for fold, point, seconds in [(0, "28", 60.0), (1, "28", 20.0), (0, "56", 80.0)]
+    ]
+    (note,) = (note for note in footnotes(load_item("field"), made) if "Fastest" in note)
+    assert note.endswith(": CNN 494,549 parameters, 10 to 40 s.")
+    assert not any("Fastest" in note for note in footnotes(load_item("fig4b"), [record("convnet", 0, 5.0, "p1", 1.0)]))
+
+
 def test_sets_of_scales_are_bars_with_a_note_of_the_digits_left_to_train_on(tmp_path):
     made = [record("si_convnet", fold, 4 + fold, point="wide", x=3.0, label="0.52 – 2.7 (6)") for fold in range(2)]
     config = {**made[0].config, "data": {**made[0].config["data"], "train": 1000, "held_out": 200}}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.progress import watched
+from ..models import LATER
 from ..table import Table, terminal_width, wrapped
 from .claims import check_claims
 from .config import RBMS, TITLES
@@ -65,7 +66,7 @@ def _footnotes(item: Experiment, records: Sequence[Record]) -> list[str]:
         return ["No records yet."]
     if not item.is_table:
         over = f"Mean ± standard deviation over {counted(repeats(records), 'fold')}."
-        return [over, *_training_notes(records), *_scene_notes(records)]
+        return [over, *_training_notes(records), *_scene_notes(records), *_run_notes(records)]
     baseline, ran = TITLES[item.baseline], {record.model for record in records}
     missing = ", ".join(title for model, title in TITLES.items() if model in item.paper and model not in ran)
     return [
@@ -129,6 +130,20 @@ def _scene_notes(records: Sequence[Record]) -> list[str]:
         + ", ".join(f"{title} {min(found):.2g}" for title, found in times.items())
         + ".",
     ]
+
+
+def _run_notes(records: Sequence[Record]) -> list[str]:
+    """Parameters of the networks of the later literature, and what a run costs at the cheapest and dearest point."""
+    times: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        if record.model in LATER:
+            title = f"{TITLES[record.model]} {record.parameters:,} parameters"
+            times.setdefault(title, {}).setdefault(record.point, []).append(record.seconds / record.runs_together)
+    if not times:
+        return []
+    fastest = {title: sorted(min(found) for found in points.values()) for title, points in times.items()}
+    costs = (f"{title}, {' to '.join(f'{each:.0f}' for each in {s[0]: 0, s[-1]: 0})} s" for title, s in fastest.items())
+    return [f"Fastest run at each point, on a device that may have done other work too: {'; '.join(costs)}."]
 
 
 def _feature_notes(records: Sequence[Record]) -> list[str]:
