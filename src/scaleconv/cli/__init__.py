@@ -532,7 +532,12 @@ def main(arguments: list[str] | None = None) -> None:
         resumes = (sys.argv[1:] if arguments is None else arguments)[:1] in (["reproduce"], ["train"], ["compare"])
         kept = "; what was finished is kept, and the same command goes on from there" if resumes else ""
         print(f"scaleconv: interrupted{kept}", file=sys.stderr)
-    sys.exit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    if "torch.distributed" in sys.modules:
+        from scaleconv.experiments.distributed import leave
+
+        leave(code)
+    sys.exit(code)
 
 
 def _report(error: Exception) -> int:

@@ -7,6 +7,7 @@ process alone reads and writes results; what it finds, the others are told.
 
 import atexit
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,6 +98,19 @@ class Processes:
 
 
 ALONE = Processes()
+
+
+def leave(code: int) -> None:
+    """End this process, if it is one of several, once what is to be done at its end is done.
+
+    The interpreter is not ended: meanwhile a thread that still lets go of a tensor it has sent would abort the process,
+    and torchrun would stop the others.
+    """
+    if dist.is_initialized():
+        atexit._run_exitfuncs()  # destroys the group
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def join_processes(device: str) -> tuple[Processes, str]:
