@@ -533,7 +533,7 @@ def main(arguments: list[str] | None = None) -> None:
         kept = "; what was finished is kept, and the same command goes on from there" if resumes else ""
         print(f"scaleconv: interrupted{kept}", file=sys.stderr)
     code = code if isinstance(code, int) else 0
-    if "torch.distributed" in sys.modules:
+    if "RANK" in os.environ and "torch.distributed" in sys.modules:  # started by torchrun
         from scaleconv.experiments.distributed import leave
 
         leave(code)
