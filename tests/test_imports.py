@@ -120,6 +120,11 @@ print(tuple(layer.weight.grad.shape))
 """
 
 
+def test_the_packages_of_the_suite_are_there_when_asked_for():
+    code = "import scaleconv; print(scaleconv.experiments.load.__name__, scaleconv.data.read_set.__name__)"
+    assert run_python(code) == "load read_set\n"
+
+
 def test_the_layer_works_with_torch_alone():
     assert run_python(FORWARD_AND_BACKWARD, without={*NEEDED, *OPTIONAL, "triton"}) == "(2, 1, 3, 3)\n"
 

@@ -1,5 +1,6 @@
 """Locally scale-invariant convolution for PyTorch (Kanazawa, Sharma and Jacobs, 2014)."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +36,16 @@ if TYPE_CHECKING:
 INSPECTION = ("Explanation", "check_scale", "explain", "recommend", "scale_usage", "summary", "winners")
 
 
+PACKAGES = ("data", "experiments", "models")
+
+
 def __getattr__(name: str) -> Any:
-    """Load what looks at networks when it is first asked for: the layer does not need it."""
+    """Load what looks at networks, and the packages of the suite, when first asked for: the layer needs neither."""
+    if name in PACKAGES:
+        return import_module(f".{name}", __name__)
     if name not in INSPECTION:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import inspection
-
-    return getattr(inspection, name)
+    return getattr(import_module(".inspection", __name__), name)
 
 
 try:

@@ -174,7 +174,7 @@ def test_what_cannot_be_used_at_all_is_refused(tmp_path):
     (root / "note.txt").touch()
     refused(r"must hold images of at least 2 classes, got 1 \(cat\); 1 left out, first: note.txt lies in no folder")
     write_classes(root, 2, classes=("dog",))
-    refused("must hold at least 3 images of every class to divide them, got 2 of dog")
+    refused("must hold at least 3 images of every class to divide them, got 2 of class dog")
     write_classes(root, 3, classes=("Cat",))
     refused("must not hold classes that differ in case only, got Cat and cat")
     refused("`val` must be at least 0 and below 1, got -1", val=-1)

@@ -193,7 +193,7 @@ WRONG = {
     "epochs": (("reproduce", "table1", "--epochs", "0"), "`epochs` must be at least 1, got 0"),
     "device": (("reproduce", "table1", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "data": (("reproduce", "table1", "--preset", "paper", "--data-dir", "nowhere"), "`data_dir` (=nowhere)"),
-    "model": (("train", "resnet"), "`models` must be among", "'resnet'"),
+    "model": (("train", "resnet"), "`METHOD` must be one of rbm, ", "'resnet'"),
     "shown": (("show", "nope"), "`name` must be a folder in results, or one of table1, ", "got 'nope'"),
     "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce"),
     "output": (("reproduce", "table1", "--results", "/dev/null/x", *TINY), "cannot write to /dev/null/x", "--results"),

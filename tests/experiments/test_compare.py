@@ -133,7 +133,7 @@ def test_train_shows_plain_and_converted_side_by_side(run, images, tmp_path):
         *("plain-fold0-seed0.json", "converted-fold0-seed0.json", "skipped.txt"),
         *("accuracy.png", "accuracy.svg", "page.md"),
     }
-    says_next(output, f"scaleconv compare --data {images}")
+    says_next(output, f"scaleconv compare --data {images} --model ")
     recipes = [line for line in output.splitlines() if line.startswith("network = scaleconv.experiments.load(")]
     assert len(recipes) == 2
     assert load(recipes[1].split('"')[1]).classes == ("cat", "dog")

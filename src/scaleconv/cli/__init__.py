@@ -269,6 +269,7 @@ def train(
     Records and weights are kept.
     """
     from scaleconv.experiments import check_name, load_experiment, plan_runs
+    from scaleconv.experiments.config import TITLES
     from scaleconv.experiments.report import counted
     from scaleconv.experiments.run import run_on_terminal
 
@@ -276,8 +277,11 @@ def train(
     if data is not None:
         _run_folder(locals(), _names("variant", variant), [seed])
         masks = " --task segmentation" if task == "segmentation" else ""
-        say_next(f"scaleconv compare --data {shlex.quote(str(data))}{masks}, for more methods and seeds")
+        network = f" --model {shlex.quote(model)}" if model else ""
+        say_next(f"scaleconv compare --data {shlex.quote(str(data))}{masks}{network}, for more methods and seeds")
         return
+    if method not in TITLES:
+        raise ValueError(f"`METHOD` must be one of {', '.join(TITLES)}, got {method!r}")
     changes = {"models": [method], "folds": [fold], "epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)
     folder = results / check_name(name)

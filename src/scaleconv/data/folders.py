@@ -393,7 +393,7 @@ def divide(
     if len(images) <= tested + validated:
         raise ValueError(
             f"`data` must hold at least {tested + validated + 1} images{' of every class' if name else ''} to divide "
-            f"them, got {len(images)}{f' of {name}' if name else ''}"
+            f"them, got {len(images)}{f' of class {name}' if name else ''}"
         )
     order = np.argsort(raw_stream(len(images), *seed), kind="stable").tolist()
     chosen = {"test": order[:tested], "val": order[tested : tested + validated], "train": order[tested + validated :]}
