@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from helpers.command import refused, says_next
-from scaleconv import cli
+from scaleconv import __version__, cli
 from scaleconv.data import embedded_digits, make_set, read_set
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -124,6 +124,10 @@ def parsed(words):
         group, words = group.commands[words[0]], words[1:]
     group.make_context(names[-1], list(words))  # refuses an option or a value that does not exist
     return tuple(names)
+
+
+def test_the_version_is_that_of_the_package(run):
+    assert run("--version") == (0, f"scaleconv {__version__}\n", "")
 
 
 def test_the_command_alone_shows_what_it_can_do_on_one_screen(run, monkeypatch):

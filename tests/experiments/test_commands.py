@@ -195,6 +195,8 @@ WRONG = {
     "data": (("reproduce", "table1", "--preset", "paper", "--data-dir", "nowhere"), "`data_dir` (=nowhere)"),
     "model": (("train", "resnet"), "`METHOD` must be one of rbm, ", "'resnet'"),
     "shown": (("show", "nope"), "`name` must be a folder in results, or one of table1, ", "got 'nope'"),
+    "cropped": (("reproduce", "field", "--set", "network.cropped_scales=[2]"), "`cropped_scales` must contain 1"),
+    "measured": (("reproduce", "table1", "--set", "measure.size=9"), "`size` must be 0 unless `kind` (=) is", "got 9"),
     "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce"),
     "output": (("reproduce", "table1", "--results", "/dev/null/x", *TINY), "cannot write to /dev/null/x", "--results"),
 }

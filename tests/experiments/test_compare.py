@@ -180,6 +180,12 @@ def test_the_pyramid_is_trained_beside_the_plain_network(run, images):
     assert (code, "pyramid, seed 0 (2 of 2):" in output) == (0, True)
 
 
+def test_a_factory_that_takes_no_classes_is_refused_once_the_images_are_counted(run, images):
+    code, _, errors = run("train", "--data", images, "--model", "os:system")
+    assert code == 2
+    assert "`model` os:system must take num_classes=2, got TypeError" in errors
+
+
 def test_bad_combinations_are_one_line(run, images, tmp_path):
     refused(run("train"), "`train` must be given a METHOD of the paper or --data, got neither")
     refused(run("train", "convnet", "--data", images), "METHOD (=convnet) and --data")

@@ -216,7 +216,7 @@ def test_the_second_layer_may_have_scales_of_its_own():
     named = {"network.scales": [1, 1.5], "network.second_scales": [0.5, 1], "models": ["si_convnet"]}
     stages = plan_runs(curve(**named))[0].network().stages
     assert (stages.conv1.scales, stages.conv2.scales) == ((1, 1.5), (0.5, 1))
-    with pytest.raises(ValueError, match="`scales` must contain 1"):
+    with pytest.raises(ValueError, match="`second_scales` must contain 1"):
         curve(**named | {"network.second_scales": [0.5]})
 
 

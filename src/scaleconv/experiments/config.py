@@ -162,14 +162,14 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         check_scales(self.scales)
-        check_scales(self.cropped_scales)
+        check_scales(self.cropped_scales, "cropped_scales")
         choices = {"align": ALIGNMENTS, "border": BORDERS, "pool": POOLS, "norm": NORMS, "levels": SIZES}
         for name, known in choices.items():
             check_choice(name, getattr(self, name), known)
         if self.antialias and (self.align, self.border) != ("exact", "absent"):
             raise ValueError(f"`antialias` must be off with `align` (={self.align}) and `border` (={self.border})")
         if self.second_scales:
-            check_scales(self.second_scales)
+            check_scales(self.second_scales, "second_scales")
         if len(self.maps) not in (2, 3) or min(self.maps) < 1:
             raise ValueError(f"`maps` must be two or three positive numbers, got {list(self.maps)}")
         check_least(self, 1, "kernel", "hidden", "upsample")
@@ -322,7 +322,7 @@ class MeasureConfig:
         scales: factors by which digits are rescaled for it.
         layers: names of the modules whose output is measured.
         digits: how many of the test digits it is measured on; 0 for all.
-        size: for errors at test scales, the side of the images; 0 for that of the training images. No scenes.
+        size: for errors at test scales, the side of the images; 0 for that of the training images.
         neuron: for invariance, what counts as a neuron of a map: `position` for every number in it, `centre` for those
             at its centre, `channel` for the maximum of each channel.
         digits_at: the one scale of the digits that are rescaled for invariance; 0 for each digit's own.
@@ -344,6 +344,8 @@ class MeasureConfig:
         if self.kind:
             check_choice("kind", self.kind, tuple(MEASURES))
         check_least(self, 0, "digits", "size", "digits_at")
+        if self.size and self.kind != "test_scales":
+            raise ValueError(f"`size` must be 0 unless `kind` (={self.kind}) is test_scales, got {self.size}")
         check_finite(self, "digits_at")
         check_choice("neuron", self.neuron, tuple(NEURONS))
         for name in ("firing", "top"):

@@ -151,12 +151,12 @@ class RunDigits:
         What leaves the canvas, which may have a size of its own, is cut off. Scenes are composed anew, since fewer
         large digits have room in one.
         """
-        if self.config.scene:
-            scenes = compose(self.originals, self.original_labels, Fixed(scale), self.config, test=True, count=count)
+        config = replace(self.config, size=size or self.config.size)
+        if config.scene:
+            scenes = compose(self.originals, self.original_labels, Fixed(scale), config, test=True, count=count)
             return scenes.images - self.mean, scenes.labels
-        interpolation = self.config.interpolation
-        made = make_scaled(self.originals[:count], scale, size or self.config.size, interpolation, truncate="allow")
-        made = appearance(made, scale, self.config, self.originals.shape[2])
+        made = make_scaled(self.originals[:count], scale, config.size, config.interpolation, truncate="allow")
+        made = appearance(made, scale, config, self.originals.shape[2])
         return made - self.mean, self.original_labels[:count]
 
     def pixels(self, images: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from .signature import DEFAULT_SCALES, Padding, Size, check_si_call
 from .ti_conv import evaluate
 
 
-class Convolution(Protocol):
-    """A tensor, or with `return_winner` a pair of them; said once for all three functions."""
+class SIConvolution(Protocol):
+    """The type of all three functions: they return a tensor, or with `return_winner` a pair of them."""
 
     @overload
     def __call__(
@@ -47,7 +47,7 @@ class Convolution(Protocol):
     ) -> tuple[Tensor, Tensor]: ...
 
 
-def _typed(function: Callable[..., Any]) -> Convolution:
+def _typed(function: Callable[..., Any]) -> SIConvolution:
     return function
 
 
@@ -96,9 +96,9 @@ def si_conv2d(
     levels cover; and where the surroundings of the pattern come into view.
 
     The gradient goes to the winning level only. Forward and backward are deterministic wherever `conv2d` is, and can be
-    differentiated again, in reverse and in forward mode. `scales=(1,)` is `conv2d`, bit for bit; to rounding on a CPU
-    with a stride along an axis of one tap or one output, or along the width alone, where that of PyTorch can be wrong.
-    A NaN or an infinity reaches every output that sees it, and no other.
+    differentiated again, in reverse and in forward mode. `scales=(1,)` is `conv2d`, bit for bit; on a CPU, only to
+    rounding in the corners in which that of PyTorch can be wrong (docs/reliability.md). A NaN or an infinity reaches
+    every output that sees it, and no other.
 
     Args:
         input: images, of a floating-point type.

@@ -260,28 +260,28 @@ def check_reading(interpolation: str, border: str) -> Reading:
     return Reading(interpolation, border)
 
 
-def check_factors(scales: Iterable[float]) -> tuple[float, ...]:
+def check_factors(scales: Iterable[float], name: str = "scales") -> tuple[float, ...]:
     """Return the factors as floats, or say what is wrong with them."""
     if isinstance(scales, (str, set, frozenset)) or not isinstance(scales, Iterable):  # a set has no order
-        raise TypeError(f"`scales` must be a sequence of numbers, got {scales!r}")
+        raise TypeError(f"`{name}` must be a sequence of numbers, got {scales!r}")
     checked = []
     for value in scales:
-        scale = as_number(value, f"`scales` must hold numbers, got {value!r}")
+        scale = as_number(value, f"`{name}` must hold numbers, got {value!r}")
         if not 0 < scale <= LARGEST_SCALE:
-            raise ValueError(f"`scales` must be positive and at most {LARGEST_SCALE}, got {value!r}")
+            raise ValueError(f"`{name}` must be positive and at most {LARGEST_SCALE}, got {value!r}")
         checked.append(scale)
     return tuple(checked)
 
 
-def check_scales(scales: Iterable[float]) -> tuple[float, ...]:
+def check_scales(scales: Iterable[float], name: str = "scales") -> tuple[float, ...]:
     """Return the scales of a layer as floats, or say what is wrong with them."""
-    checked = check_factors(scales)
+    checked = check_factors(scales, name)
     if len(set(checked)) < len(checked):
-        raise ValueError(f"`scales` must not repeat, got {checked}")
+        raise ValueError(f"`{name}` must not repeat, got {checked}")
     if 1 not in checked:
-        raise ValueError(f"`scales` must contain 1, got {checked}")
+        raise ValueError(f"`{name}` must contain 1, got {checked}")
     if len(checked) > 256:
-        raise ValueError(f"`scales` must hold at most 256 numbers (a winner is one byte), got {len(checked)}")
+        raise ValueError(f"`{name}` must hold at most 256 numbers (a winner is one byte), got {len(checked)}")
     return checked
 
 
