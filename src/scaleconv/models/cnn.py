@@ -111,8 +111,8 @@ class CroppedSIConv2d(nn.Conv2d):
     and lets the zeros take part in the maximum. Corners of images lie on corners (`align_corners=True`), so centres are
     off by up to half a pixel where sizes are rounded.
 
-    Resampling, cropping and padding are linear along each axis: one matrix for all three. Square images, of stride 1,
-    with padding that keeps their size.
+    Resampling, cropping and padding are linear along each axis: one matrix for all three. Of a shrunk level only the
+    rows and columns inside its frame are computed. Square images, of stride 1, with padding that keeps their size.
 
     Args:
         in_channels, out_channels, kernel_size: as of `Conv2d`; the kernel must be odd.
@@ -133,31 +133,35 @@ class CroppedSIConv2d(nn.Conv2d):
         if 2 * padding + 1 != kernel_size:
             raise ValueError(f"`padding` must be half of an odd kernel_size (={kernel_size}), got {padding}")
         self.scales = check_scales(scales)
-        self._made: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+        self._made: dict[tuple[object, ...], list[tuple[Tensor, Tensor]]] = {}
 
     def forward(self, input: Tensor) -> Tensor:
-        there, back = self._maps(input)
-        levels = _resample(there, input.unsqueeze(0))  # (scales, N, C, H, W)
-        responses = super().forward(levels.flatten(0, 1)).unflatten(0, levels.shape[:2])
-        return _resample(back, responses).amax(0)
+        aligned = []
+        for there, back in self._maps(input):
+            response = super().forward(_resample(there, input))
+            aligned.append(_resample(back, response))
+        return torch.stack(aligned).amax(0)
 
-    def _maps(self, input: Tensor) -> tuple[Tensor, Tensor]:
-        """The matrices of all scales, there and back: (scales, H, H) each."""
-        key = (input.shape[3], input.device, input.dtype)
+    def _maps(self, input: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """For each scale the matrices there (h, H) and back (H, h), h being the length of the level in its frame."""
+        length = input.shape[3]
+        key = (length, input.device, input.dtype)
         if key not in self._made:
-            there, back = (
-                torch.stack([cropped_resize(input.shape[3], factor) for factor in factors])
-                for factors in (self.scales, [1 / scale for scale in self.scales])
-            )
-            self._made[key] = there.to(input), back.to(input)
+            self._made[key] = []
+            for scale in self.scales:
+                there, back = cropped_resize(length, scale), cropped_resize(length, 1 / scale)
+                used = (there.any(1) | back.any(0)).nonzero()
+                inside = slice(int(used.min()), int(used.max()) + 1)
+                self._made[key].append((there[inside].to(input), back[:, inside].to(input)))
         return self._made[key]
 
 
-def _resample(maps: Tensor, images: Tensor) -> Tensor:
-    """Take both axes of images (scales, N, C, H, W), or (1, …), through the map of each scale (scales, H, H)."""
-    for _ in range(2):  # along rows, then, transposed, along columns
-        images = (images.flatten(1, 3) @ maps.mT).unflatten(1, images.shape[1:4]).mT
-    return images
+def _resample(matrix: Tensor, images: Tensor) -> Tensor:
+    """Take both axes of images (N, C, H, H) through a matrix (h, H): (N, C, h, h), channels last in memory."""
+    pixels = images.permute(0, 2, 3, 1)  # (N, H, H, C)
+    rows = (matrix @ pixels.flatten(2)).unflatten(2, pixels.shape[2:])  # (N, h, H, C)
+    resampled: Tensor = matrix @ rows
+    return resampled.permute(0, 3, 1, 2)
 
 
 def cropped_resize(length: int, scale: float) -> Tensor:
