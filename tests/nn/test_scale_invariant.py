@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn import functional as F
 from torch.torch_version import TorchVersion
 
 from helpers import reference
@@ -132,6 +133,42 @@ def test_one_level_needs_no_grid():
 def test_a_module_of_one_size_needs_no_grid_for_vectors():
     module = nn.Sequential(nn.Flatten(), nn.Linear(2 * 8 * 8, 3))
     assert ScaleInvariant(module, SCALES, size="input")(torch.rand(4, 2, 8, 8)).shape == (4, 3)
+
+
+def windows(images, height, width):
+    """The centre of the image, doubled and halved by PyTorch's own resizing; its edge goes on around it."""
+    around = F.pad(images, (8, 8, 8, 8), mode="replicate")
+    for factor in (1, 2, 0.5):
+        level = F.interpolate(around, scale_factor=factor, mode="bilinear", align_corners=False)
+        top, left = (level.shape[2] - height) // 2, (level.shape[3] - width) // 2
+        yield level[..., top : top + height, left : left + width]
+
+
+@pytest.mark.parametrize("pool", ["max", "logsumexp", "mean"])
+def test_levels_of_a_given_size_are_windows_about_the_centre_of_any_image(pool):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(2 * 8 * 14, 3)).double()
+    images = random(4, 2, 12, 20, seed=1)
+    answers = torch.stack([module(window) for window in windows(images, 8, 14)])
+    expected = {"max": answers.amax(0), "mean": answers.mean(0), "logsumexp": answers.logsumexp(0)}[pool]
+    output, winner = ScaleInvariant(module, (1, 2, 0.5), size=(8, 14), pool=pool)(images, return_winner=True)
+    torch.testing.assert_close(output, expected)
+    assert torch.equal(winner.long(), answers.argmax(0))
+
+
+def test_one_level_of_a_given_size_is_the_module_on_the_window():
+    module = nn.Flatten()
+    images = random(2, 1, 12, 9, seed=2)
+    assert torch.equal(ScaleInvariant(module, (1,), size=(8, 5))(images), module(images[..., 2:-2, 2:-2]))
+    square = random(2, 1, 7, 7, seed=3)
+    assert torch.equal(ScaleInvariant(module, (1, 2), size=7, keep=(1, 1))(square), module(square))
+
+
+@pytest.mark.parametrize("scales", [(1,), (1, 2)])
+def test_levels_of_a_given_size_are_for_vectors(scales):
+    with pytest.raises(
+        ValueError, match=r"`module` must return \(N, D\) with a `size` \(=\(6, 6\)\), got \(., 3, 4, 4\)"
+    ):
+        ScaleInvariant(CONV, scales, size=6)(torch.rand(1, 2, 9, 9))
 
 
 # A blob in an image, through a module of Gaussian filters, has a closed form.
@@ -510,6 +547,13 @@ WRONG_ARGUMENTS = {
     "scales": ({"scales": (2,)}, ValueError, "`scales` must contain 1, got (2.0,)"),
     "pool": ({"pool": "min"}, ValueError, "`pool` must be one of 'max', 'logsumexp', 'mean', got 'min'"),
     "size": ({"size": "same"}, ValueError, "`size` must be one of 'own', 'input', got 'same'"),
+    "size of none": ({"size": 0}, ValueError, "`size` must be at least 1, got 0"),
+    "size of a fraction": ({"size": 2.5}, TypeError, "`size` must be"),
+    "size of three": (
+        {"size": (1, 2, 3)},
+        ValueError,
+        "`size` must be 'own', 'input', a number or a pair of numbers, got 3",
+    ),
     "norm": ({"norm": None}, ValueError, "`norm` must be one of 'joint', 'level', got None"),
     "keep of text": ({"keep": "some"}, TypeError, "`keep` must be 'all' or a range (low, high), got 'some'"),
     "keep of one": ({"keep": (1,)}, TypeError, "`keep` must be 'all' or a range (low, high), got (1,)"),
@@ -587,7 +631,7 @@ def test_wrong_answers_of_a_module_are_named(make, error, message, scales):
 
 def test_vectors_that_grow_with_the_level_are_refused_and_one_size_is_offered():
     module = nn.Flatten()
-    message = "`module` must return one D for levels of all sizes, unless `size` is 'input', got 162 and 648"
+    message = "`module` must return one D for levels of all sizes, unless `size` is 'input' or given, got 162 and 648"
     with pytest.raises(ValueError, match=re.escape(message)):
         ScaleInvariant(module, (1, 2))(torch.rand(3, 2, 9, 9))
     assert ScaleInvariant(module, (1, 2), size="input")(torch.rand(3, 2, 9, 9)).shape == (3, 162)

@@ -7,6 +7,7 @@ literature, by `make_later_model`. `UNSUPERVISED` are those that learn features 
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -123,7 +124,8 @@ def make_later_model(
         upsample: repeat every pixel so often along each axis first; 56×56 in the literature is 28×28, doubled.
         dropout: share of the units before the last layer that is left out in training.
         antialias: whether scale-invariant layers and pyramids average pixels where they shrink.
-        pool, norm, levels: of `ScaleInvariant`, which calls the last one `size`.
+        pool, norm: of `ScaleInvariant`.
+        levels: `own` for levels of their own size, `input` for the size of these images, whatever other images have.
     """
     if name not in LATER:
         raise ValueError(f"`name` must be one of {', '.join(LATER)}, got {name!r}")
@@ -139,7 +141,8 @@ def make_later_model(
         }
         network = ScaleCNN(layers[plain], size * upsample, maps, dropout=dropout)
     if name.startswith("pyramid"):
-        network = ScaleInvariant(network, scales, pool=pool, norm=norm, size=levels, antialias=antialias)  # type: ignore[arg-type]
+        window: Any = size * upsample if levels == "input" else levels
+        network = ScaleInvariant(network, scales, pool=pool, norm=norm, size=window, antialias=antialias)  # type: ignore[arg-type]
     return network if upsample == 1 else nn.Sequential(nn.Upsample(scale_factor=upsample), network)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..ops.checks import as_number, check_choice, check_flag
+from ..ops.checks import as_number, check_choice, check_count, check_flag
 from ..ops.custom_op import is_channels_last
 from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
@@ -48,13 +48,15 @@ class ScaleInvariant(ScalesState):
     Convention:
         - A level is T_s x of `si_conv2d`: floor(s·H + 1e-6) samples about the same centre. With `size="input"` it has
           the size of the input instead, as a head of fixed size needs: an enlarged level loses its margin, a shrunk one
-          repeats its edge.
+          repeats its edge. With `size=(h, w)` it has that size, whatever the input has: each level is a window of h×w
+          pixels about the centre, and a network for small images sees the whole of a large one at some level.
         - Vectors are pooled as they are. A map is aligned first: with t the module's total stride and o the pixel at
           which its first output is centred, output p reads the level's map at
           v = (s·(t·p + o − (H−1)/2) + (h−1)/2 − o)/t, linear, edges clamped.
         - A level covers p if −½ ≤ v ≤ h' − ½ on both axes, h' being the length of its map. Where it does not, it takes
           no part, whatever the pool; nor does a level of less than 2·o + 1 pixels, which the module cannot answer to.
-        - A tie goes to the scale listed first. One level is the module itself, bit for bit.
+        - A tie goes to the scale listed first. One level is the module itself, bit for bit; of a given size, the module
+          on the window of scale 1.
 
     The grid (t, o) of a map is found at the first call, from the sizes of what the module answers to tensors without
     data, and kept in `stride` and `offset`. That needs a module that takes any size and pads alike on both sides.
@@ -71,8 +73,9 @@ class ScaleInvariant(ScalesState):
         keep: which levels take part: 'all', or those with scales in a range (low, high) that contains 1. It may be set
             at any time, as when a trained network meets images in which everything is large; a bound is met to within a
             thousandth, so that 0.63 is 2^(−2/3). Winners remain places in `scales`.
-        size: of the levels: 'own', or that of the 'input'. Levels of one size go through the module in one call, but
-            with `norm="level"` in training.
+        size: of the levels: 'own'; that of the 'input'; or, for a module that returns vectors, a number of pixels or a
+            pair (height, width). Levels of one size go through the module in one call, but with `norm="level"` in
+            training.
         stride, offset: t and o of a module that returns maps: a number, or a pair (height, width). For a chain of
             convolutions t is the product of the strides, and o the sum of (d(K−1)/2 − P) times the strides before.
         norm: 'joint' or 'level'.
@@ -99,7 +102,7 @@ class ScaleInvariant(ScalesState):
         *,
         pool: Literal["max", "logsumexp", "mean"] = "max",
         keep: Literal["all"] | tuple[float, float] = "all",
-        size: Literal["own", "input"] = "own",
+        size: Literal["own", "input"] | int | tuple[int, int] = "own",
         stride: float | tuple[float, float] | None = None,
         offset: float | tuple[float, float] | None = None,
         norm: Literal["joint", "level"] = "joint",
@@ -109,13 +112,12 @@ class ScaleInvariant(ScalesState):
         if not isinstance(module, nn.Module):
             raise TypeError(f"`module` must be a torch.nn.Module, got {type(module).__name__}")
         check_choice("pool", pool, POOLS)
-        check_choice("size", size, SIZES)
         check_choice("norm", norm, NORMS)
         if (stride is None) != (offset is None):
             raise ValueError(f"`stride` and `offset` must be given together, got {stride!r} and {offset!r}")
         self.module = module
         self.scales = check_scales(scales)
-        self.pool, self.keep, self.size, self.norm = pool, keep, size, norm
+        self.pool, self.keep, self.size, self.norm = pool, keep, _level_size(size), norm
         self.antialias = check_flag("antialias", antialias)
         self.stride, self.offset = _pair("stride", stride), _pair("offset", offset)
         if self.stride is not None and min(self.stride) <= 0:
@@ -137,7 +139,7 @@ class ScaleInvariant(ScalesState):
         _check_images(x)
         order = _kept(self.scales, self.keep)
         if len(order) == 1:
-            output = self._answer(x)
+            output = self._answer(self._level(x, 1.0, self._size_at(x.shape[2:], 1.0)))
             winner = torch.full_like(output, order[0], dtype=torch.uint8)
         else:
             output, winner = pool_levels(self._answers(x, order), self.pool, len(order))
@@ -146,7 +148,7 @@ class ScaleInvariant(ScalesState):
     def _answers(self, x: Tensor, order: Sequence[int]) -> list[Answer]:
         """The aligned answers to all levels that take part, that to scale 1 first."""
         scales, image_size = [self.scales[place] for place in order], x.shape[2:]
-        sizes = [level_size(image_size, scale) if self.size == "own" else image_size for scale in scales]
+        sizes = [self._size_at(image_size, scale) for scale in scales]
         same, *others = self._of_one_size(sizes)
         norms = _training_norms(self.module) if others and self.norm == "joint" else []
         statistics = [(torch.zeros_like(mean), torch.zeros_like(variance)) for mean, variance in map(_moments, norms)]
@@ -165,7 +167,7 @@ class ScaleInvariant(ScalesState):
             response, covered = responses[place], everywhere
             if response.shape[1] != first.shape[1]:
                 raise ValueError(
-                    f"`module` must return one D for levels of all sizes, unless `size` is 'input', "
+                    f"`module` must return one D for levels of all sizes, unless `size` is 'input' or given, "
                     f"got {first.shape[1]} and {response.shape[1]}"
                 )
             if grid is not None:
@@ -183,22 +185,30 @@ class ScaleInvariant(ScalesState):
         groups: dict[Any, list[int]] = {}
         for place, size in enumerate(sizes):
             alone = (self.norm == "level" and self.module.training) or (self.size == "own" and symbolic)
-            key = place if alone else tuple(size) if self.size == "own" else "input"
+            key = place if alone else tuple(size) if self.size == "own" else "all"
             groups.setdefault(key, []).append(place)
         return list(groups.values())
 
     def _respond(
         self, x: Tensor, places: Sequence[int], scales: Sequence[float], sizes: Sequence[Sequence[int]]
     ) -> dict[int, Tensor]:
-        """What the module answers to levels of one size, by their places; that of scale 1 is the input itself."""
-        levels = [self._level(x, scales[place], sizes[place]) if place else x for place in places]
+        """What the module answers to levels of one size, by their places."""
+        levels = [self._level(x, scales[place], sizes[place]) for place in places]
         if len(levels) == 1:
             return {places[0]: self._answer(levels[0])}
         answers = self._answer(torch.cat(levels)).unflatten(0, (len(levels), x.shape[0]))
         return dict(zip(places, answers.unbind(), strict=True))
 
+    def _size_at(self, image_size: Sequence[int], scale: float) -> Sequence[int]:
+        """(height, width) of a level."""
+        if isinstance(self.size, tuple):
+            return self.size
+        return level_size(image_size, scale) if self.size == "own" else image_size
+
     def _level(self, x: Tensor, scale: float, size: Sequence[int]) -> Tensor:
-        """The input at one scale, laid out in memory as the input is."""
+        """The input at one scale, laid out in memory as the input is; at scale 1 itself, if it has the size."""
+        if scale == 1 and (isinstance(self.size, str) or tuple(x.shape[2:]) == self.size):
+            return x
         layout = torch.channels_last if is_channels_last(x) else torch.contiguous_format
         return rescale(x, scale, size, self.antialias).contiguous(memory_format=layout)
 
@@ -212,6 +222,8 @@ class ScaleInvariant(ScalesState):
             raise ValueError(
                 f"`module` must return (N, D) or (N, D, H, W) with N (={x.shape[0]}), got shape {tuple(answer.shape)}"
             )
+        if answer.ndim == 4 and isinstance(self.size, tuple):
+            raise ValueError(f"`module` must return (N, D) with a `size` (={self.size}), got {tuple(answer.shape)}")
         return answer
 
     def _grid(self, channels: int) -> tuple[Pair, Pair]:
@@ -231,6 +243,17 @@ class ScaleInvariant(ScalesState):
             f"scales={scales_as_text(self.scales)}, pool={self.pool!r}, keep={self.keep!r}, size={self.size!r}{grid}, "
             f"norm={self.norm!r}{antialias}"
         )
+
+
+def _level_size(size: Any) -> str | tuple[int, int]:
+    """'own', 'input', or (height, width)."""
+    if isinstance(size, str):
+        check_choice("size", size, SIZES)
+        return size
+    numbers = tuple(size) if isinstance(size, Sequence) else (size, size)
+    if len(numbers) != 2:
+        raise ValueError(f"`size` must be 'own', 'input', a number or a pair of numbers, got {len(numbers)} of them")
+    return check_count("size", numbers[0]), check_count("size", numbers[1])
 
 
 def _training_norms(module: nn.Module) -> list[_BatchNorm]:
