@@ -26,7 +26,7 @@ from scaleconv.experiments.report import (
     write_documents,
     write_report,
 )
-from scaleconv.metrics import summarise
+from scaleconv.metrics import interval, summarise
 
 ROOT = Path(__file__).parents[2]
 
@@ -294,8 +294,48 @@ def test_what_is_said_about_the_lead_is_recorded():
     readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/field.md"))
     assert f"has {alone.mean:.2f} ± {alone.std:.2f} % on MNIST-Scale" in readme
     assert f"and {augmented.mean:.2f} ± {augmented.std:.2f} % with scale augmentation" in readme
-    assert f"has {alone.mean:.2f} % error, and {augmented.mean:.2f} % with scale augmentation" in page
+    assert f"has {alone.mean:.2f} % error at 28 (1.70), and {augmented.mean:.2f} % with scale augmentation" in page
     assert f"with the same errors: {alone.mean:.2f} and {augmented.mean:.2f}, where" in page
+
+
+def listed(numbers, digits):
+    *most, last = (f"{number:.{digits}f}" for number in numbers)
+    return f"{', '.join(most)} and {last}"
+
+
+def test_what_is_said_about_the_field_is_recorded():
+    errors = {}
+    for found in read_records(ROOT / "results" / "field"):
+        errors.setdefault((found.model, found.point), {})[found.fold] = found.test_error
+    points = ("28", "28p", "56", "56p")
+    means = {key: summarise(list(folds.values())).mean for key, folds in errors.items()}
+    ours, plain = ([means[model, point] for point in points] for model in ("si_cnn", "cnn"))
+    readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/field.md"))
+    assert f"has {listed(ours, 2)} % where the CNN has {listed(plain, 2)}." in page
+    for point, title in (("28p", "28+"), ("56p", "56+")):
+        gap = interval([errors["si_cnn", point][fold] - errors["cnn", point][fold] for fold in range(6)])
+        assert gap.low < 0 < gap.high
+        numbers = f"{gap.mean:.2f} [{gap.low:.2f}, {gap.high:+.2f}] at {title}"
+        assert numbers.replace("-", "−").replace("+0.00", "0.00") in page
+        assert point == "56p" or f"{-gap.mean:.2f} points, cannot be told from none" in readme
+
+
+def test_what_is_said_about_sizes_that_were_not_trained_on_is_recorded():
+    large, stir = {}, {}
+    for found in read_records(ROOT / "results" / "large"):
+        if found.point == "cut":
+            for scale, error in zip(found.series["test_error"].x, found.series["test_error"].y, strict=True):
+                large.setdefault(scale, []).append(100 - error)
+    for found in read_records(ROOT / "results" / "stir"):
+        if found.model == "pyramid_deep_cnn":
+            stir.setdefault(found.point, []).append(100 - found.test_error)
+    readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/field.md"))
+    at = [summarise(large[scale]).mean for scale in (0.5, 1.0, 2.0, 4.0, 8.0)]
+    assert f"{listed(at, 1)} % accuracy at ½, 1, 2, 4 and 8" in page
+    assert f"{min(at[:4]):.1f} to {max(at[:4]):.1f} % accuracy on MNIST Large Scale" in readme
+    means = [summarise(stir[point]).mean for point in ("17.32", "33.48", "49.64")]
+    assert f"{listed(means, 1)} % accuracy at sizes that were not trained on" in page
+    assert f"{min(means):.1f} to {max(means):.1f} % at the others" in readme
 
 
 def test_what_is_said_about_the_scenes_is_recorded():

@@ -3,12 +3,13 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
 from helpers.records import CURVES, record, table_records
 from scaleconv.experiments import load_experiment, load_item
-from scaleconv.experiments.panels import make_panels
+from scaleconv.experiments.panels import Line, Panel, make_panels
 from scaleconv.experiments.tables import cells, csv_text, make_rows, make_tables, panel_table, summaries
 from scaleconv.table import Table
 
@@ -72,6 +73,18 @@ def test_rows_of_a_curve_are_means_deviations_and_changes_worked_out_by_hand():
         ("mean", "7.00", "5.00", "−26.7 %"),
     ]
     assert "| 9, 16 | 9.00 ± 1.41 | 6.00 | −33.3 % |" in table.markdown()
+
+
+def test_a_long_curve_is_shown_at_some_of_its_points_and_its_mean_is_over_all():
+    ours = Line("si_convnet", "ours", {float(x): {(0, 0): float(x)} for x in range(33)})
+    base = Line("convnet", "base", {float(x): {(0, 0): 2.0 * x + 1} for x in range(33)})
+    curve = Panel("", "x", "error", [base, ours], baseline="convnet")
+    table = panel_table(curve)
+    assert table.title == "error, 11 of 33 points"
+    assert [row[0] for row in table.rows] == [*(str(x) for x in range(0, 33, 3)), "mean"]
+    assert table.rows[-1][1:3] == ("33.00", "16.00")
+    named = replace(curve, labels={float(x): f"setting {x}" for x in range(33)})
+    assert len(panel_table(named).rows) == 34
 
 
 def test_where_a_point_is_missing_there_is_no_mean():

@@ -18,7 +18,7 @@ from statistics import fmean
 
 from ..metrics import MOST_PAIRS, Interval, Summary, interval, sign_flip_test
 from .config import TITLES
-from .experiment import Item
+from .experiment import Experiment, Item
 from .panels import Line, Panel, Repeat, make_panels, relative_change, signed_percent
 from .records import Record
 from .tables import as_stated, run_errors
@@ -123,8 +123,9 @@ def _below_one(item: Item, records: Sequence[Record], ours: str, base: str) -> l
 
 @register("published")
 def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
-    """The best published error at each point, by its label, beside the lowest of ours."""
+    """The published error at each point, by its label, beside the lowest of ours, once all models are there."""
     panel = _first_panel(item, records)
+    models = item.models if isinstance(item, Experiment) else ()
     claims = []
     for x in panel.xs:
         values = {line.title: list(line.values[x].values()) for line in panel.lines if line.values.get(x)}
@@ -132,7 +133,9 @@ def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
             title = min(values, key=lambda each: fmean(values[each]))
             found, best = interval(values[title]), item.paper[label][0]
             text = f"{title} {fmean(values[title]):.2f} %{_bounds(found)}, n = {len(values[title])}"
-            claims.append(Claim(f"best published at {label}: {best:.2f} %", text, compare(found, best)))
+            complete = all(TITLES[model] in values for model in models)
+            verdict = compare(found, best) if complete else None
+            claims.append(Claim(f"published at {label}: {best:.2f} %", text, verdict))
     return claims
 
 

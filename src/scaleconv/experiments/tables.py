@@ -29,6 +29,7 @@ METHOD_COLUMNS = (
     "p",
     "seconds_per_epoch",
 )
+MOST_ROWS = 16  # of a table of a curve
 PANEL_COLUMNS = ("panel", "quantity", "model", "line", "axis", "x", "label", "mean", "std", "n", "error_change_percent")
 
 
@@ -154,8 +155,11 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def panel_table(panel: Panel) -> Table:
-    """A row per x with each line and its change against the baseline, and one for the mean over all x."""
-    compared = panel.compared
+    """A row per x with each line and its change against the baseline, and one for the mean over all x.
+
+    Of more than `MOST_ROWS` numbers every second, third, … is shown; the CSV file has all.
+    """
+    compared, step = panel.compared, 1 if panel.labels else -(-len(panel.xs) // MOST_ROWS)
     changes = [f"{line.title}: error vs {panel.baseline_title}" for line in compared]
     header = (panel.x, *(line.title for line in panel.lines), *changes)
     rows = [
@@ -164,13 +168,15 @@ def panel_table(panel: Panel) -> Table:
             *(mean_and_std(line.at(x)) for line in panel.lines),
             *(signed_percent(panel.change(line, x)) for line in compared),
         )
-        for x in panel.xs
+        for x in panel.xs[::step]
     ]
     if compared:
         totals = {model: f"{summary.mean:.2f}" for model, summary in model_summaries([panel]).items()}
         means = [signed_percent(panel.mean_change(line)) for line in compared]
         rows.append(("mean", *(totals.get(line.model, "–") for line in panel.lines), *means))
-    return Table(": ".join(part for part in (panel.title, panel.y) if part), header, rows)
+    title = ": ".join(part for part in (panel.title, panel.y) if part)
+    shown = f", {len(panel.xs[::step])} of {len(panel.xs)} points" if step > 1 else ""
+    return Table(title + shown, header, rows)
 
 
 def as_stated(paper: Sequence[float]) -> str:
