@@ -448,6 +448,7 @@ def compiler():
         pytest.param(trunk, "input", "eager", marks=pooled),
         (classifier, "own", "eager"),
         (classifier, "input", "aot_eager"),  # traces the backward pass, too, which takes long
+        (classifier, (31, 30), "eager"),
     ],
 )
 def test_many_sizes_are_compiled_at_most_twice(make, size, backend):
@@ -473,8 +474,17 @@ def test_compiled_gradients_through_aligned_maps_are_those_of_eager():
         assert_close(one, other)
 
 
-@pytest.mark.parametrize("make", [pytest.param(trunk, marks=pooled), classifier])
-@pytest.mark.parametrize(("size", "strict"), [("own", False), ("input", True)])
+@pytest.mark.parametrize(
+    ("make", "size", "strict"),
+    [
+        pytest.param(trunk, "own", False, marks=pooled),
+        pytest.param(trunk, "input", True, marks=pooled),
+        (classifier, "own", False),
+        (classifier, "input", True),
+        (classifier, (31, 30), False),
+        (classifier, 26, True),
+    ],
+)
 def test_it_is_exported_with_any_batch_height_and_width(make, size, strict):
     layer = ScaleInvariant(make(), (0.6, 1), size=size, pool="logsumexp")
     names = [torch.export.Dim("batch"), torch.export.Dim("height", min=24), torch.export.Dim("width", min=24)]

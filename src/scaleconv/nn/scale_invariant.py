@@ -181,7 +181,7 @@ class ScaleInvariant(ScalesState):
         A BatchNorm that is to see each level for itself needs a call for each. So do sizes that are symbols of a
         compiler: to compare them would fix them.
         """
-        symbolic = torch.compiler.is_compiling() or any(type(length) is not int for size in sizes for length in size)
+        symbolic = any(map(_is_symbolic, sizes))
         groups: dict[Any, list[int]] = {}
         for place, size in enumerate(sizes):
             alone = (self.norm == "level" and self.module.training) or (self.size == "own" and symbolic)
@@ -207,7 +207,8 @@ class ScaleInvariant(ScalesState):
 
     def _level(self, x: Tensor, scale: float, size: Sequence[int]) -> Tensor:
         """The input at one scale, laid out in memory as the input is; at scale 1 itself, if it has the size."""
-        if scale == 1 and (isinstance(self.size, str) or tuple(x.shape[2:]) == self.size):
+        image_size = x.shape[2:]
+        if scale == 1 and (isinstance(self.size, str) or (not _is_symbolic(image_size) and image_size == self.size)):
             return x
         layout = torch.channels_last if is_channels_last(x) else torch.contiguous_format
         return rescale(x, scale, size, self.antialias).contiguous(memory_format=layout)
@@ -254,6 +255,11 @@ def _level_size(size: Any) -> str | tuple[int, int]:
     if len(numbers) != 2:
         raise ValueError(f"`size` must be 'own', 'input', a number or a pair of numbers, got {len(numbers)} of them")
     return check_count("size", numbers[0]), check_count("size", numbers[1])
+
+
+def _is_symbolic(size: Sequence[int]) -> bool:
+    """Whether lengths are symbols of a compiler, or may be: to compare them would fix them."""
+    return torch.compiler.is_compiling() or any(type(length) is not int for length in size)
 
 
 def _training_norms(module: nn.Module) -> list[_BatchNorm]:
