@@ -211,23 +211,26 @@ def close(actual, expected, dtype, what):
 
 
 def check_vectors(dice, device):
-    """`ScaleInvariant` around a module with vector output, its levels at their own size."""
+    """`ScaleInvariant` around a module with vector output, its levels at their own size, that of the input or any."""
     scales, pool = draw_scales(dice), dice.choice(["max", "logsumexp", "mean"])
     size = [dice.randint(9, 20) for _ in "hw"]
     scales = tuple(s for s in scales if s == 1 or min(math.floor(s * n + 1e-6) for n in size) >= 5)
     torch.manual_seed(dice.getrandbits(30))
     module = nn.Sequential(nn.Conv2d(2, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double().to(device)
     images = draw_tensor(dice, [dice.randint(1, 3), 2, *size], torch.float64).to(device)
+    window = dice.choice(["own", "own", "input", (dice.randint(5, 24), dice.randint(5, 24))])
     answers = []
     for s in scales:
-        level = [n if s == 1 else math.floor(s * n + 1e-6) for n in size]
+        own = [n if s == 1 else math.floor(s * n + 1e-6) for n in size]
+        level = {"own": own, "input": size}.get(window) or list(window)
         grid = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in level)).numpy()
         places = (grid - [(n - 1) / 2 for n in level]) / s + [(n - 1) / 2 for n in size]
         matrix = torch.from_numpy(read_matrix(places.clip(0, [n - 1 for n in size]), size)[0]).to(device)
         answers.append(module((images.flatten(2) @ matrix.T).unflatten(2, level)))
     every = torch.stack(answers)
     expected = {"max": every.amax(0), "mean": every.mean(0), "logsumexp": every.logsumexp(0)}[pool]
-    close(ScaleInvariant(module, scales, pool=pool)(images).detach(), expected.detach().cpu(), torch.float64, pool)
+    actual = ScaleInvariant(module, scales, pool=pool, size=window)(images).detach()
+    close(actual, expected.detach().cpu(), torch.float64, f"{pool}, {window}")
 
 
 def check_maps(dice, device):
@@ -318,7 +321,7 @@ WRONG_PYRAMID = {
     "scales": WRONG["scales"],
     "pool": ["min", None, 1],
     "keep": ["some", (2.0, 3.0), (1.0,), 1.0],
-    "size": ["half", None, 28],
+    "size": ["half", None, 0, 2.5, (3,)],
     "norm": ["batch", None],
     "antialias": ["yes", 1, None],
     "stride": [-1.0, 0],
