@@ -49,6 +49,15 @@ def test_only_networks_that_scales_do_not_change_have_results_without_them(name)
     assert torch.equal(*answers) == (results[0] == results[1]) == (name in UNSCALED)
 
 
+@pytest.mark.parametrize(("levels", "sizes"), [("input", [28]), ("own", [56, 112])])
+def test_a_pyramid_of_the_input_s_size_shows_larger_images_in_windows_of_the_size_it_was_made_for(levels, sizes):
+    network = make_later_model("pyramid_deep_cnn", 28, (3, 4, 5), (0.5, 1), levels=levels).eval()
+    seen = []
+    network.module.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[2]))
+    assert network(random(2, 1, 112, 112, seed=1, dtype=torch.float32)).shape == (2, 10)
+    assert sorted(seen) == sizes
+
+
 def test_cropped_layers_have_scales_of_their_own():
     network = make_later_model("cropped_cnn", 28, (3, 4, 5), (1, 2), cropped_scales=(1, 1.5))
     layers = [module for module in network.modules() if isinstance(module, CroppedSIConv2d)]
