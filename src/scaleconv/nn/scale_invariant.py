@@ -4,8 +4,8 @@ The Module owns the inner module and what is known of its grid; resampling and p
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from fractions import Fraction
 from functools import cache
 from math import isfinite
@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ops.checks import as_number, check_choice, check_count, check_flag
@@ -151,17 +153,19 @@ class ScaleInvariant(ScalesState):
         sizes = [self._size_at(image_size, scale) for scale in scales]
         same, *others = self._of_one_size(sizes)
         norms = _training_norms(self.module) if others and self.norm == "joint" else []
-        statistics = [(torch.zeros_like(mean), torch.zeros_like(variance)) for mean, variance in map(_moments, norms)]
-        with _exchanged(norms, statistics, training=True):
+        recorded = _Recorded()
+        with recorded if norms else nullcontext():
             responses = self._respond(x, same, scales, sizes)
-        _move_running(norms, statistics)
+        seen = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
         first = responses[0]  # to scale 1
         everywhere = torch.ones((), dtype=torch.bool, device=first.device)
         grid = self._grid(index(x.shape[1])) if first.ndim == 4 else None
-        with _exchanged(norms, statistics, training=False):
-            for places in others:
-                if _fits(sizes[places[0]], grid):
+        for places in others:
+            if _fits(sizes[places[0]], grid):
+                with _Applied(recorded.statistics) if norms else nullcontext():
                     responses |= self._respond(x, places, scales, sizes)
+        for norm, count in zip(norms, seen, strict=True):  # the other levels are no batches of their own
+            norm.num_batches_tracked.copy_(count)  # type: ignore[union-attr]
         answers = [Answer(order[0], first, everywhere)]
         for place in sorted(responses)[1:]:
             response, covered = responses[place], everywhere
@@ -268,30 +272,73 @@ def _training_norms(module: nn.Module) -> list[_BatchNorm]:
     return [norm for norm in norms if norm.training and norm.running_mean is not None]
 
 
-@contextmanager
-def _exchanged(norms: Sequence[_BatchNorm], statistics: Sequence[Moments], *, training: bool) -> Iterator[None]:
-    """Let each BatchNorm write the mean and variance of its batch here, in training, or normalise by what is here."""
-    before = [(norm.training, norm.momentum, norm.running_mean, norm.running_var) for norm in norms]
-    try:
-        for norm, (mean, variance) in zip(norms, statistics, strict=True):
-            norm.training, norm.momentum, norm.running_mean, norm.running_var = training, 1.0, mean, variance
-        yield
-    finally:
-        for norm, state in zip(norms, before, strict=True):
-            norm.training, norm.momentum, norm.running_mean, norm.running_var = state
+class _Recorded(TorchFunctionMode):
+    """Records the mean and variance of each batch that a BatchNorm in training normalises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statistics: list[Moments] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm and _training(*args, **(kwargs or {})):
+            x = args[0]
+            axes = [0, *range(2, x.ndim)]
+            wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            self.statistics.append((wide.mean(axes), wide.var(axes, unbiased=False)))
+        return func(*args, **(kwargs or {}))
 
 
-def _move_running(norms: Sequence[_BatchNorm], statistics: Sequence[Moments]) -> None:
-    """Move the running statistics as BatchNorm would have done."""
-    for norm, batch in zip(norms, statistics, strict=True):
-        tracked = norm.num_batches_tracked.to(batch[0])  # type: ignore[union-attr]
-        share = 1 / tracked if norm.momentum is None else norm.momentum
-        for running, seen in zip(_moments(norm), batch, strict=True):
-            running.lerp_(seen, share)
+class _Applied(TorchFunctionMode):
+    """Normalises by recorded statistics, in the order of the calls, where a BatchNorm in training would by its batch.
+
+    The gradient goes through the statistics, as in BatchNorm. Without it training stalls: what moves the statistics of
+    scale 1 moves the other levels, too.
+    """
+
+    def __init__(self, statistics: Sequence[Moments]) -> None:
+        super().__init__()
+        self.statistics = list(statistics)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm and _training(*args, **(kwargs or {})):
+            return _normalise(self.statistics.pop(0), *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
-def _moments(norm: _BatchNorm) -> Moments:
-    return norm.running_mean, norm.running_var  # type: ignore[return-value]
+def _training(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> bool:
+    return training and running_mean is not None  # without running statistics evaluation is by the batch, too
+
+
+def _normalise(
+    moments: Moments,
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`F.batch_norm` by a given mean and variance; the running ones stay as they are."""
+    mean, variance = moments
+    scale = torch.rsqrt(variance + eps)
+    shift = -mean * scale
+    if weight is not None:
+        scale, shift = scale * weight, shift * weight
+    if bias is not None:
+        shift = shift + bias
+    shape = (-1, *(1,) * (x.ndim - 2))
+    return (x * scale.view(shape) + shift.view(shape)).to(x.dtype)
 
 
 PROBED = 1024  # pixels of the first image that a module is asked about; more than most receptive fields
