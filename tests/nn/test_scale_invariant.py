@@ -387,6 +387,14 @@ def test_the_gradient_goes_through_the_statistics_of_scale_1():
     assert_close(*grads)
 
 
+def test_a_norm_without_running_statistics_sees_each_level_for_itself_as_in_evaluation():
+    always = nn.BatchNorm2d(2, track_running_stats=False)
+    module, means = nn.Sequential(always, nn.BatchNorm2d(2), nn.Flatten(2), Third()).double(), []
+    always.register_forward_hook(lambda _module, _given, output: means.append(output.mean((0, 2, 3))))
+    ScaleInvariant(module, (1, 2, 0.5))(random(3, 2, 9, 8))
+    assert_close(torch.stack(means), torch.zeros(3, 2, dtype=torch.float64))
+
+
 class Third(nn.Module):
     """The mean of the cubes, which no mean and no variance determine: (N, C, P) → (N, C)."""
 

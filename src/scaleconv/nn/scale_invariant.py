@@ -272,6 +272,15 @@ def _training_norms(module: nn.Module) -> list[_BatchNorm]:
     return [norm for norm in norms if norm.training and norm.running_mean is not None]
 
 
+ARGUMENTS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")  # of F.batch_norm
+
+
+def _in_training(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> dict[str, Any]:
+    """The arguments by name, if evaluation will be by running statistics; else none."""
+    given = {**dict(zip(ARGUMENTS, args, strict=False)), **(kwargs or {})}
+    return given if given["training"] and given["running_mean"] is not None else {}
+
+
 class _Recorded(TorchFunctionMode):
     """Records the mean and variance of each batch that a BatchNorm in training normalises."""
 
@@ -280,11 +289,10 @@ class _Recorded(TorchFunctionMode):
         self.statistics: list[Moments] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.batch_norm and _training(*args, **(kwargs or {})):
-            x = args[0]
+        if func is F.batch_norm and (given := _in_training(args, kwargs)):
+            x = given["x"].float() if given["x"].dtype in (torch.float16, torch.bfloat16) else given["x"]
             axes = [0, *range(2, x.ndim)]
-            wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-            self.statistics.append((wide.mean(axes), wide.var(axes, unbiased=False)))
+            self.statistics.append((x.mean(axes), x.var(axes, unbiased=False)))
         return func(*args, **(kwargs or {}))
 
 
@@ -292,7 +300,7 @@ class _Applied(TorchFunctionMode):
     """Normalises by recorded statistics, in the order of the calls, where a BatchNorm in training would by its batch.
 
     The gradient goes through the statistics, as in BatchNorm. Without it training stalls: what moves the statistics of
-    scale 1 moves the other levels, too.
+    scale 1 moves the other levels, too. Running statistics stay as they are.
     """
 
     def __init__(self, statistics: Sequence[Moments]) -> None:
@@ -300,43 +308,19 @@ class _Applied(TorchFunctionMode):
         self.statistics = list(statistics)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.batch_norm and _training(*args, **(kwargs or {})):
-            return _normalise(self.statistics.pop(0), *args, **(kwargs or {}))
+        if func is F.batch_norm and (given := _in_training(args, kwargs)):
+            return _normalise(given["x"], *self.statistics.pop(0), given["weight"], given["bias"], given["eps"])
         return func(*args, **(kwargs or {}))
 
 
-def _training(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> bool:
-    return training and running_mean is not None  # without running statistics evaluation is by the batch, too
-
-
 def _normalise(
-    moments: Moments,
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """`F.batch_norm` by a given mean and variance; the running ones stay as they are."""
-    mean, variance = moments
+    """What BatchNorm answers to a batch of this mean and variance."""
     scale = torch.rsqrt(variance + eps)
     shift = -mean * scale
-    if weight is not None:
-        scale, shift = scale * weight, shift * weight
-    if bias is not None:
-        shift = shift + bias
+    if weight is not None and bias is not None:
+        scale, shift = scale * weight, shift * weight + bias
     shape = (-1, *(1,) * (x.ndim - 2))
     return (x * scale.view(shape) + shift.view(shape)).to(x.dtype)
 
