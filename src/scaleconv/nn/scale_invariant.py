@@ -319,8 +319,10 @@ def _normalise(
     """What BatchNorm answers to a batch of this mean and variance."""
     scale = torch.rsqrt(variance + eps)
     shift = -mean * scale
-    if weight is not None and bias is not None:
-        scale, shift = scale * weight, shift * weight + bias
+    if weight is not None:
+        scale, shift = scale * weight, shift * weight
+    if bias is not None:
+        shift = shift + bias
     shape = (-1, *(1,) * (x.ndim - 2))
     return (x * scale.view(shape) + shift.view(shape)).to(x.dtype)
 
