@@ -81,6 +81,7 @@ def test_labels_too_long_to_stand_under_the_marks_stand_beside_them(label, axis)
     figures._marks(drawn, make_panels(load_item("recipes"), records)[0], "-")
     labels = [text.get_text() for text in getattr(drawn, f"get_{axis}ticklabels")()]
     assert labels == [record.label for record in records]
+    assert sorted(getattr(drawn, f"get_{axis}lim")()) == [-0.5, 2.5]
     marks = drawn.containers[0].lines[0]
     assert list(marks.get_xdata() if axis == "y" else marks.get_ydata()) == [5, 5, 5]
 

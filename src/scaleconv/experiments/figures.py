@@ -221,13 +221,13 @@ def _marks(axis: Any, panel: Panel, style: str) -> None:
             markerfacecolor="white" if line.control else COLOURS[line.model],
             label=f"{line.title} (n = {max((summary.n for summary in found.values()), default=0)})",
         )
+    ends = (-0.5, len(panel.xs) - 0.5)
     if sideways:
         axis.set_yticks(range(len(panel.xs)), labels)
-        axis.invert_yaxis()
-        axis.set(ylabel=panel.x, xlabel=f"{panel.y}, mean ± std")
+        axis.set(ylim=ends[::-1], ylabel=panel.x, xlabel=f"{panel.y}, mean ± std")
     else:
         axis.set_xticks(range(len(panel.xs)), labels)
-        axis.set(xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
+        axis.set(xlim=ends, xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
     axis.grid(alpha=0.3)
     _legend(axis)
 
