@@ -376,6 +376,10 @@ def test_what_is_said_about_pyramids_and_consistency_is_recorded():
     assert (
         f"on Fashion-MNIST a pyramid does not reach the best published ({100 - clothes:.1f} % accuracy, 89.6)" in readme
     )
+    clothes = [found for found in read_records(ROOT / "results" / "fashion") if found.model == "pyramid_deep_cnn"]
+    early, late = (summarise([found.history[epoch].val_error for found in clothes]).mean for epoch in (29, 59))
+    assert f"stays where it is: {early:.1f} % after 30 epochs, {late:.1f} at the end" in page
+    assert f"The loss ends at {summarise([found.history[59].train_loss for found in clothes]).mean:.2f}" in page
     for found in read_records(ROOT / "results" / "consistency"):
         series = found.series["same class at all scales so far"]
         kept.setdefault(found.model, []).append(dict(zip(series.x, series.y, strict=True))[0.3])
