@@ -60,7 +60,7 @@ def test_the_report_of_table_1_is_a_table_twice_and_a_picture_twice(tmp_path):
     paths = write_report(load_experiment("table1", "quick"), table_records(errors), tmp_path)
     assert [path.name for path in paths] == ["table.md", "table.csv", "figure.png", "figure.svg"]
     assert "| SI-ConvNet | 3.13 ± 0.19 | 4.00 ± 0.87 | 3 | −20.0 % | 0.250 | 1 |" in paths[0].read_text()
-    assert "60 embedded digits for 3 epochs, on a device; 2 and 3 feature maps." in paths[0].read_text()
+    assert "60 embedded images for 3 epochs, on a device; 2 and 3 feature maps." in paths[0].read_text()
     assert paths[2].read_bytes().startswith(b"\x89PNG")
 
 
@@ -89,7 +89,7 @@ def test_the_note_names_the_epochs_in_the_order_of_the_digits():
         for one, n in zip(made, (1, 2, 3), strict=True)
     ]
     assert any(
-        note.startswith("Trained on 3 / 20 / 100 embedded digits for 3 / 2 / 1 epochs")
+        note.startswith("Trained on 3 / 20 / 100 embedded images for 3 / 2 / 1 epochs")
         for note in footnotes(load_item("fig4b"), made)
     )
 
@@ -97,7 +97,7 @@ def test_the_note_names_the_epochs_in_the_order_of_the_digits():
 def test_the_note_says_how_long_an_epoch_is_where_it_is_no_pass_over_the_digits():
     made = record("convnet", 0, 5.0, "p1", 1.0)
     made = replace(made, config={**made.config, "training": {"epochs": 1, "steps": 78}})
-    assert any("digits for 1 epoch of 78 steps, on a device" in note for note in footnotes(load_item("fig4b"), [made]))
+    assert any("images for 1 epoch of 78 steps, on a device" in note for note in footnotes(load_item("fig4b"), [made]))
 
 
 def test_the_note_names_the_commits_where_records_are_of_more_than_one():

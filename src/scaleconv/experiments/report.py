@@ -83,22 +83,22 @@ def _footnotes(item: Experiment, records: Sequence[Record]) -> list[str]:
 def _training_notes(records: Sequence[Record]) -> list[str]:
     """On what was trained, and how large the networks are."""
     networks = [record for record in records if "network" in record.config]
-    digits = (
+    images = (
         f"Trained on {numbers(_trained_on(record) for record in records)} "
-        f"{joined(record.config['data']['dataset'] for record in records)} digits"
+        f"{joined(record.config['data']['dataset'] for record in records)} images"
     )
     devices = joined(record.environment["device"] for record in records)
     if not networks:
-        return [f"{digits}, on {devices}.", *_commit_notes(records)]
+        return [f"{images}, on {devices}.", *_commit_notes(records)]
     pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
     settled = any(record.config["training"].get("settled") for record in networks)
-    counts = [count for _, count in pairs]  # in the order of the digits
+    counts = [count for _, count in pairs]  # in the order of the numbers of images
     epochs = f"{min(counts)} – {max(counts)}" if settled else joined(counts)
     steps = numbers({record.config["training"].get("steps", 0) for record in networks} - {0})
     length = counted(epochs, "epoch") + (f" of {counted(steps, 'step')}" if steps else "")
     length += ", until the training loss had settled" if settled else ""
     maps = joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
-    return [f"{digits} for {length}, on {devices}; {maps} feature maps.", *_commit_notes(records)]
+    return [f"{images} for {length}, on {devices}; {maps} feature maps.", *_commit_notes(records)]
 
 
 def _commit_notes(records: Sequence[Record]) -> list[str]:
