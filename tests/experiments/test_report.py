@@ -27,7 +27,7 @@ from scaleconv.experiments.report import (
     write_documents,
     write_report,
 )
-from scaleconv.metrics import interval, summarise
+from scaleconv.metrics import interval, sign_flip_test, summarise
 
 ROOT = Path(__file__).parents[2]
 
@@ -322,16 +322,16 @@ def test_what_is_said_about_the_field_is_recorded():
     assert words in page
     for point in ("28", "28p"):
         assert all(errors["si_cnn", point][fold] < error for fold, error in errors["cropped_cnn", point].items())
-    for baseline, point, title in (
-        ("cnn", "28p", "28+"),
-        ("cnn", "56p", "56+"),
-        ("cropped_cnn", "56", "56"),
-        ("cropped_cnn", "56p", "56+"),
-    ):
-        gap = interval([errors["si_cnn", point][fold] - errors[baseline, point][fold] for fold in range(6)])
-        assert gap.low < 0 < gap.high
-        assert f"{gap.mean:.2f} {between(gap)} at {title}".replace("-", "−") in page
-        assert (baseline, point) != ("cnn", "28p") or f"{-gap.mean:.2f} points, cannot be told from none" in readme
+    for baseline, title in (("cnn", "CNN"), ("cropped_cnn", "CNN, cropped layers")):
+        row = [f"| {title} |"]
+        for point, label in zip(points, ("28", "28+", "56", "56+"), strict=True):
+            differences = [errors["si_cnn", point][fold] - errors[baseline, point][fold] for fold in range(6)]
+            gap = interval(differences)
+            said = f"{gap.mean:.2f} {between(gap)}".replace("-", "−")
+            row.append(f"{said}, p = {sign_flip_test(differences):.3f} |")
+            assert gap.high < 0 or f"{said} at {label}" in page
+        assert " ".join(row) in page
+    assert f"{means['cnn', '28p'] - means['si_cnn', '28p']:.2f} points, cannot be told from none" in readme
     seven = {found.fold: found.test_error for found in read_records(ROOT / "results" / "field-seven-scales")}
     gap = interval([seven[fold] - errors["cropped_cnn", "28p"][fold] for fold in range(6)])
     has = summarise(list(seven.values()))
