@@ -25,7 +25,7 @@ ROOMS = {
     "cli": ((0.0, 11.75, 12.0, 0.85), "the command “scaleconv”: parses, calls, prints"),
     "demo": ((0.0, 10.4, 12.0, 0.85), "a page in the browser: digits, filters, scenes"),
     "bench": ((0.0, 9.05, 12.0, 0.85), "time and memory of the layer beside plain convolutions"),
-    "experiments": ((0.0, 7.45, 12.0, 1.1), "training and comparing: settings, records, tables, figures"),
+    "experiments": ((0.0, 7.3, 12.0, 1.35), "training and comparing: settings, records, tables, figures"),
     "inspection": ((0.0, 5.85, 5.5, 1.1), "a network seen: cost, winners"),
     "models": ((0.0, 4.0, 5.5, 1.35), "the networks and RBMs of the paper"),
     "data": ((6.5, 4.0, 5.5, 2.95), "MNIST-Scale, scenes, folders of images"),

@@ -1,23 +1,17 @@
 """The paper's operator with a whole module in place of the filter: rescale, apply the shared module, align, pool.
 
-The Module owns the inner module and what is known of its grid; resampling and pooling are `scaleconv.ops.levels`.
+The Module owns the inner module. `grid` finds where its outputs lie, `level_norms` lets its BatchNorms normalise all
+levels alike; resampling and pooling are `scaleconv.ops.levels`.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from fractions import Fraction
-from functools import cache
 from math import isfinite
 from operator import index
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ops.checks import as_number, check_choice, check_count, check_flag
 from ..ops.custom_op import is_channels_last
@@ -25,10 +19,10 @@ from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
 from ..ops.signature import DEFAULT_SCALES, check_scales
+from .grid import Pair, find_grid
+from .level_norms import Applied, Recorded, training_norms
 from .levels_state import ScalesState, scales_as_text
 
-Pair = tuple[float, float]
-Moments = tuple[Tensor, Tensor]  # mean and variance
 NORMS = ("joint", "level")
 SIZES = ("own", "input")
 
@@ -152,8 +146,8 @@ class ScaleInvariant(ScalesState):
         scales, image_size = [self.scales[place] for place in order], x.shape[2:]
         sizes = [self._size_at(image_size, scale) for scale in scales]
         same, *others = self._of_one_size(sizes)
-        norms = _training_norms(self.module) if others and self.norm == "joint" else []
-        recorded = _Recorded()
+        norms = training_norms(self.module) if others and self.norm == "joint" else []
+        recorded = Recorded()
         with recorded if norms else nullcontext():
             responses = self._respond(x, same, scales, sizes)
         seen = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
@@ -162,7 +156,7 @@ class ScaleInvariant(ScalesState):
         grid = self._grid(index(x.shape[1])) if first.ndim == 4 else None
         for places in others:
             if _fits(sizes[places[0]], grid):
-                with _Applied(recorded.statistics) if norms else nullcontext():
+                with Applied(recorded.statistics) if norms else nullcontext():
                     responses |= self._respond(x, places, scales, sizes)
         for norm, count in zip(norms, seen, strict=True):  # the other levels are no batches of their own
             norm.num_batches_tracked.copy_(count)  # type: ignore[union-attr]
@@ -264,146 +258,6 @@ def _level_size(size: Any) -> str | tuple[int, int]:
 def _is_symbolic(size: Sequence[int]) -> bool:
     """Whether lengths are symbols of a compiler, or may be: to compare them would fix them."""
     return torch.compiler.is_compiling() or any(type(length) is not int for length in size)
-
-
-def _training_norms(module: nn.Module) -> list[_BatchNorm]:
-    """Those that normalise by the batch, and keep running statistics for evaluation."""
-    norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
-    return [norm for norm in norms if norm.training and norm.running_mean is not None]
-
-
-ARGUMENTS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")  # of F.batch_norm
-
-
-def _in_training(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    """The arguments by name, if evaluation will be by running statistics; else none."""
-    given = {**dict(zip(ARGUMENTS, args, strict=False)), **(kwargs or {})}
-    return given if given["training"] and given["running_mean"] is not None else {}
-
-
-class _Recorded(TorchFunctionMode):
-    """Records the mean and variance of each batch that a BatchNorm in training normalises."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.statistics: list[Moments] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.batch_norm and (given := _in_training(args, kwargs)):
-            x = given["x"].float() if given["x"].dtype in (torch.float16, torch.bfloat16) else given["x"]
-            axes = [0, *range(2, x.ndim)]
-            self.statistics.append((x.mean(axes), x.var(axes, unbiased=False)))
-        return func(*args, **(kwargs or {}))
-
-
-class _Applied(TorchFunctionMode):
-    """Normalises by recorded statistics, in the order of the calls, where a BatchNorm in training would by its batch.
-
-    The gradient goes through the statistics, as in BatchNorm. Without it training stalls: what moves the statistics of
-    scale 1 moves the other levels, too. Running statistics stay as they are.
-    """
-
-    def __init__(self, statistics: Sequence[Moments]) -> None:
-        super().__init__()
-        self.statistics = list(statistics)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.batch_norm and (given := _in_training(args, kwargs)):
-            return _normalise(given["x"], *self.statistics.pop(0), given["weight"], given["bias"], given["eps"])
-        return func(*args, **(kwargs or {}))
-
-
-def _normalise(
-    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    """What BatchNorm answers to a batch of this mean and variance."""
-    scale = torch.rsqrt(variance + eps)
-    shift = -mean * scale
-    if weight is not None:
-        scale, shift = scale * weight, shift * weight
-    if bias is not None:
-        shift = shift + bias
-    shape = (-1, *(1,) * (x.ndim - 2))
-    return (x * scale.view(shape) + shift.view(shape)).to(x.dtype)
-
-
-PROBED = 1024  # pixels of the first image that a module is asked about; more than most receptive fields
-LARGEST_STRIDE = 64
-FAR = 2**20  # pixels more, at which strides up to the largest can be told apart
-
-
-def find_grid(module: nn.Module, channels: int) -> tuple[Pair, Pair]:
-    """Total stride t and offset o of a module with map output, as pairs (height, width), from sizes alone.
-
-    A convolution answers to H pixels by n = floor((H − 2·o − 1)/t) + 1 numbers, and so does a chain of them. So t is
-    how far H has to grow for one more, and o is (H−1)/2 − t(n−1)/2 at a size that has just brought one more, where no
-    pixel is left over. An upsampling has a t of 1/2, 1/3, ….
-
-    Raises:
-        ValueError: the module cannot be asked, its answers do not grow with the input, or it pads one side more than
-            the other, which sizes do not show.
-    """
-    module = getattr(module, "_orig_mod", module)  # one that is compiled would be compiled for every size
-    cannot = "`stride` and `offset` must be given, as they cannot be found from sizes:"
-    for name, layer in module.named_modules():
-        if _is_uneven(layer):
-            raise ValueError(f"{cannot} {name or 'module'} (={layer}) does not treat both sides of the image alike")
-
-    @cache
-    def outputs(length: int) -> tuple[int, int]:
-        try:
-            return _map_size(module, channels, length)
-        except Exception as error:
-            raise ValueError(f"{cannot} the module takes no image of {length}×{length} pixels ({error})") from error
-
-    def along(axis: int) -> Pair:
-        least, most = outputs(PROBED)[axis], outputs(PROBED + FAR)[axis]
-        stride = Fraction(FAR, max(1, most - least)).limit_denominator(LARGEST_STRIDE)
-        if stride > LARGEST_STRIDE or (stride.numerator > 1 and stride.denominator > 1):
-            raise ValueError(
-                f"{cannot} to {PROBED} and {PROBED + FAR} pixels the module answers by {least} and {most}, "
-                f"which is not one for every whole number of pixels up to {LARGEST_STRIDE}"
-            )
-        lengths = range(PROBED, PROBED + 2 * LARGEST_STRIDE)
-        length = lengths[bisect_right(lengths, least, key=lambda length: outputs(length)[axis])]
-        return float(stride), float(length - 1 - stride * (outputs(length)[axis] - 1)) / 2
-
-    (down, top), (right, left) = along(0), along(1)
-    return (down, right), (top, left)
-
-
-def _map_size(module: nn.Module, channels: int, length: int) -> tuple[int, int]:
-    """(height, width) of the module's answer to a square image; computes nothing and changes nothing."""
-    training = [layer for layer in module.modules() if layer.training]
-    with _disable_current_modes(), torch.no_grad():
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        empty = {name: _without_data(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-        images = _without_data((1, channels, length, length), torch.float32)
-        try:
-            for layer in training:  # BatchNorm in training would refuse a single number, or read how many it has seen
-                layer.training = False
-            height, width = torch.func.functional_call(module, empty, images).shape[2:]
-        finally:
-            for layer in training:
-                layer.training = True
-    return int(height), int(width)
-
-
-def _without_data(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Of one floating-point type, for autocast does not reach tensors without data."""
-    return torch.empty(tuple(shape), dtype=torch.float32 if dtype.is_floating_point else dtype, device="meta")
-
-
-def _is_uneven(layer: nn.Module) -> bool:
-    """Whether one side of the image is padded more than the other."""
-    if getattr(layer, "ceil_mode", False):
-        return True
-    of_convolution = getattr(layer, "_reversed_padding_repeated_twice", None)
-    pads: Any = of_convolution if of_convolution is not None else getattr(layer, "padding", 0)
-    more = getattr(layer, "output_padding", 0)
-    return any(more if isinstance(more, Iterable) else (more,)) or (
-        isinstance(pads, Sequence) and len(pads) == 4 and (pads[0] != pads[1] or pads[2] != pads[3])
-    )
 
 
 def _fits(size: Sequence[int], grid: tuple[Pair, Pair] | None) -> bool:
