@@ -261,3 +261,12 @@ def test_the_code_on_images_of_your_own_runs(monkeypatch, tmp_path):
     exec(block.replace("epochs=30", "epochs=1").replace("resize=64", "resize=16"), names)
     assert len(names["fitted"].record.series["accuracy by scale"].y) == 8
     assert (tmp_path / "results" / "mine").is_dir()
+
+
+def test_what_is_said_about_memory_that_is_kept_is_recorded():
+    page = " ".join((ROOT / "docs" / "performance.md").read_text().split())
+    found = json.loads((ROOT / "results" / "bench" / "memory-kept.json").read_text())
+    assert " ".join(f"{name}={value}" for name, value in found["variables"].items()) in page
+    pyramid, ours = found["pyramid"], found["SIConv2d"]
+    assert "took {} and {} s without, {} and {} s with them".format(*pyramid["without"], *pyramid["with"]) in page
+    assert "{:.2f} and {:.2f} s without, {:.2f} and {:.2f} s with".format(*ours["without"], *ours["with"]) in page

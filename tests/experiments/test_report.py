@@ -424,6 +424,17 @@ def test_what_is_said_about_sizes_that_were_not_trained_on_is_recorded():
     assert f"{min(means):.1f} to {max(means):.1f} % at the others" in readme
 
 
+def test_the_trials_on_clothes_are_recorded():
+    page = (ROOT / "docs" / "field.md").read_text()
+    groups = json.loads((ROOT / "results" / "bench" / "fashion-trials.json").read_text())["groups"]
+    rows = [
+        f"| {'… ' + trial['change'] if trial['change'] else group['title']} | {trial['error']:.1f} |"
+        for group in groups
+        for trial in group["trials"]
+    ]
+    assert "\n".join(rows) in page
+
+
 def test_what_is_said_about_the_scenes_is_recorded():
     errors = {}
     for found in read_records(ROOT / "results" / "scenes"):
