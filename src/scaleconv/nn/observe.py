@@ -1,15 +1,22 @@
-"""Look into a network while it runs: which scale wins in each layer, in evaluation mode, on checked images."""
+"""Look into a network while it runs: what it is given, what it answers, and which scale wins in each layer.
 
-from collections.abc import Callable, Iterator, Sequence
+A network may take and return more than a tensor. Every tool that runs one takes `call`, a function of the model and a
+batch that returns the tensor to look at; here is what that means without one, and what the messages say.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.hooks import RemovableHandle
 
 from .convert import check_module
 from .layers import SIConv2d
+
+Call = Callable[[Any, Any], Any]  # of the model and a batch; returns the tensor to look at
 
 
 def find_layers(model: nn.Module) -> dict[str, SIConv2d]:
@@ -35,6 +42,111 @@ def check_images(images: Any, name: str = "images") -> Tensor:
     if not images.is_floating_point():
         raise TypeError(f"`{name}` must be of a floating-point type, got {images.dtype}")
     return images
+
+
+def check_call(call: Any) -> None:
+    if call is not None and not callable(call):
+        raise TypeError(f"`call` must be a function of the model and a batch, got {type(call).__name__}")
+
+
+def images_of(batch: Any, name: str = "images") -> Tensor:
+    """The images of a batch: the batch itself, or the first tensor like images in a tuple, a list or a mapping.
+
+    Example:
+        >>> images_of({"labels": torch.arange(2), "pixel_values": torch.rand(2, 3, 8, 8)}).shape
+        torch.Size([2, 3, 8, 8])
+    """
+    return check_images(batch if _is_image_batch(batch) else _first_images(batch), name)
+
+
+def with_images(batch: Any, images: Tensor) -> Any:
+    """The batch with other images in the place of its own."""
+    if isinstance(batch, Tensor):
+        return images
+    leaves, structure = _flatten(batch)
+    place = next(place for place, leaf in enumerate(leaves) if _is_image_batch(leaf))
+    return tree_unflatten([*leaves[:place], images, *leaves[place + 1 :]], structure)
+
+
+def batches_of(images: Any, size: int, name: str = "images") -> Iterator[Any]:
+    """The batches of a `DataLoader` or another iterable, whatever they hold; a tensor is split into some of this size.
+
+    Raises:
+        TypeError: neither a tensor nor an iterable.
+        ValueError: there are no images.
+    """
+    if isinstance(images, Tensor):
+        yield from check_images(images, name).split(size)
+        return
+    if isinstance(images, str | Mapping) or not isinstance(images, Iterable):
+        raise TypeError(f"`{name}` must be images (N, C, H, W) or an iterable of batches, got {type(images).__name__}")
+    found = False
+    for batch in images:
+        yield batch
+        found = True
+    if not found:
+        raise ValueError(f"`{name}` must hold images, got none")
+
+
+def run(model: nn.Module, batch: Any, call: Call | None = None, name: str = "images") -> Any:
+    """Run the network on a batch, by `call` if there is one; what comes back may be anything."""
+    return model(images_of(batch, name)) if call is None else call(model, batch)
+
+
+def answer(model: nn.Module, batch: Any, call: Call | None = None, name: str = "images") -> Tensor:
+    """The tensor that the network answers to a batch.
+
+    Raises:
+        TypeError: it answers something else, or `call` does.
+    """
+    output = run(model, batch, call, name)
+    if isinstance(output, Tensor):
+        return output
+    if call is not None:
+        raise TypeError(f"`call` must return a tensor, got {describe(output)}")
+    raise TypeError(f"`model` must return a tensor, got {describe(output)}: give `call`, such as {remedy(output)}")
+
+
+def describe(output: Any) -> str:
+    """What holds the answer of a network: its type and the names of what is inside.
+
+    Example:
+        >>> describe({"out": torch.rand(1), "aux": torch.rand(1)})
+        "dict with 'out', 'aux'"
+    """
+    kind = type(output).__name__
+    if isinstance(output, Mapping):
+        return f"{kind} with {', '.join(map(repr, output))}" if output else f"{kind} without anything"
+    return f"{kind} of {len(output)}" if isinstance(output, tuple | list) else kind
+
+
+def remedy(output: Any) -> str:
+    """A `call` that takes the first tensor of such an answer.
+
+    Example:
+        >>> remedy({"out": torch.rand(1)})
+        "lambda model, batch: model(batch)['out']"
+    """
+    place = "…"
+    if isinstance(output, Mapping):
+        place = next((f"[{key!r}]" for key, value in output.items() if isinstance(value, Tensor)), "[…]")
+    elif isinstance(output, tuple | list):
+        place = next((f"[{index}]" for index, value in enumerate(output) if isinstance(value, Tensor)), "[…]")
+    return f"lambda model, batch: model(batch){place}"
+
+
+def _is_image_batch(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 4 and value.is_floating_point()
+
+
+def _first_images(batch: Any) -> Any:
+    """The first leaf like images; the batch itself if there is none, so that the message names it."""
+    return next((leaf for leaf in _flatten(batch)[0] if _is_image_batch(leaf)), batch)
+
+
+def _flatten(batch: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure; a mapping of another kind, such as the `BatchFeature` of transformers, as a dictionary."""
+    return tree_flatten(dict(batch) if isinstance(batch, Mapping) else batch)
 
 
 def given_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
