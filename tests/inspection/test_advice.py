@@ -71,7 +71,7 @@ def test_numbers_of_numpy_are_numbers():
     ("arguments", "error", "message"),
     [
         ({"model": nn.ReLU()}, ValueError, r"`model` \(=ReLU\) must hold an SIConv2d"),
-        ({"images": None}, TypeError, "`images` must be a tensor, got NoneType"),
+        ({"images": None}, TypeError, "`images` must be images .* or an iterable of batches, got NoneType"),
         ({"least": 1.5}, ValueError, "`least` must be from 0 to 1, got 1.5"),
         ({"least": "5 %"}, TypeError, "`least` must be a number, got '5 %'"),
         ({"repeats": 0}, ValueError, "`repeats` must be at least 1, got 0"),

@@ -102,11 +102,13 @@ def test_it_shows_itself_without_print():
     ("arguments", "error", "message"),
     [
         ({"model": "resnet"}, TypeError, r"`model` must be a torch\.nn\.Module, got str"),
-        ({"input_size": (3, 12, 10)}, ValueError, r"`input_size` must be \(N, C, H, W\), got \(3, 12, 10\)"),
-        ({"input_size": 12}, TypeError, r"`input_size` must be four numbers \(N, C, H, W\), got int"),
-        ({"input_size": torch.ones(4)}, TypeError, r"`input_size` must be four numbers .*, got Tensor"),
-        ({"input_size": (1, 3, 0, 10)}, ValueError, "`input_size` must be at least 1, got 0"),
-        ({"input_size": (1, 3, 8.5, 10)}, TypeError, "`input_size` must be an integer, got 8.5"),
+        ({"images": (3, 12, 10)}, ValueError, r"`images` must be .* or their four sizes, got \(3, 12, 10\)"),
+        ({"images": 12}, TypeError, r"`images` must be images \(N, C, H, W\) or their four sizes, got int"),
+        ({"images": "1 3 8 8"}, TypeError, r"`images` must be images .* or their four sizes, got str"),
+        ({"images": torch.ones(4)}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got shape \(4,\)"),
+        ({"images": (1, 3, 0, 10)}, ValueError, "`images` must be at least 1, got 0"),
+        ({"images": (1, 3, 8.5, 10)}, TypeError, "`images` must be an integer, got 8.5"),
+        ({"call": "forward"}, TypeError, "`call` must be a function of the model and a batch, got str"),
         ({"repeats": -1}, ValueError, "`repeats` must be at least 0, got -1"),
         (
             {"model": nn.Sequential(nn.LazyConv2d(4, 3))},
@@ -118,4 +120,4 @@ def test_it_shows_itself_without_print():
 )
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
-        summary(**{"model": network(), "input_size": SIZE, **arguments})
+        summary(**{"model": network(), "images": SIZE, **arguments})

@@ -108,7 +108,7 @@ def test_without_matplotlib_a_picture_names_the_extra(monkeypatch):
     [
         (3, IMAGES, TypeError, r"`model` must be a torch\.nn\.Module, got int"),
         (network(), IMAGES, ValueError, "`model` .=Sequential. must hold an SIConv2d: convert it first"),
-        (convert(network()), IMAGES[0], ValueError, r"`(images|batches)` must be \(N, C, H, W\), N at least 1, got"),
+        (convert(network()), IMAGES[0], ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got"),
     ],
     ids=["model", "plain", "shape"],
 )
@@ -118,11 +118,13 @@ def test_wrong_arguments_are_named(function, model, images, error, message):
 
 
 def test_nothing_to_count_and_no_such_image_are_refused():
-    with pytest.raises(ValueError, match="`batches` must hold images, got none"):
+    with pytest.raises(ValueError, match="`images` must hold images, got none"):
         scale_usage(convert(network()), [])
-    with pytest.raises(TypeError, match="`batches` must be images or an iterable of batches, got None"):
+    with pytest.raises(
+        TypeError, match=r"`images` must be images \(N, C, H, W\) or an iterable of batches, got NoneType"
+    ):
         scale_usage(convert(network()), None)
-    with pytest.raises(TypeError, match=r"`batches\[1\]` must be a tensor, got str"):
+    with pytest.raises(TypeError, match=r"`images\[1\]` must be a tensor, got str"):
         scale_usage(convert(network()), [IMAGES, "digits"])
     with pytest.raises(ValueError, match="`image` must be from 0 to 2, got 3"):
         winners(convert(network()), IMAGES).plot(image=3)
