@@ -127,8 +127,8 @@ class Explanation(Tabled):
             shares = {scale: (won == torch.tensor(scale, dtype=won.dtype)).double().mean() for scale in view.scales}
             cells = [f"{100 * float(shares[scale]):.1f}" if scale in shares else "–" for scale in self.scales]
             rows.append((name or "(model)", sizes_as_text(view.output.shape), str(view.channel), *cells))
-        header = ("layer", "output", "strongest channel", *(f"won by {scale:.3g}, %" for scale in self.scales))
-        return Table(self._predicted(), header, rows)
+        header = ("layer", "output", "strongest channel", *(f"{scale:.3g}" for scale in self.scales))
+        return Table(f"{self._predicted()}; positions won by each scale, percent", header, rows)
 
     def tables(self) -> list[Table]:
         return [self.table()]

@@ -117,15 +117,17 @@ def show_scales(axis: Axes, scales: Tensor, reach: float, title: str, strength: 
 
 
 def dimming(strength: Tensor) -> Tensor:
-    """From 0 at the median and below to 1 at the largest; 1 everywhere if all are alike.
+    """From 0 at the median and below to 1 at the largest, by the square root; 1 everywhere if all are alike.
 
     Example:
         >>> dimming(torch.tensor([[0.0, 1.0, 2.0, 5.0]]))
-        tensor([[0.0000, 0.0000, 0.2500, 1.0000]])
+        tensor([[0.0000, 0.0000, 0.5000, 1.0000]])
     """
     strength = strength.detach().float()
     low, high = strength.median(), strength.max()
-    return ((strength - low) / (high - low)).clamp(0, 1) if high > low else torch.ones_like(strength)
+    if high - low <= 1e-5 * high.abs():  # what differs is rounding
+        return torch.ones_like(strength)
+    return ((strength - low) / (high - low)).clamp(0, 1).sqrt()
 
 
 def reach_of(scales: Sequence[float]) -> float:
@@ -139,12 +141,12 @@ def reach_of(scales: Sequence[float]) -> float:
 
 
 def scale_bar(figure: Figure, axes: Sequence[Axes], scales: Sequence[float], reach: float) -> None:
-    """The colours of these scales, beside the panels."""
+    """The colours of these scales, beside the first row of panels."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     shown = ScalarMappable(Normalize(-reach, reach), COLOURS)
-    bar = figure.colorbar(shown, ax=list(axes), label="winning scale", shrink=0.9)
+    bar = figure.colorbar(shown, ax=list(axes[:COLUMNS]), label="winning scale", pad=0.01, aspect=30)
     bar.set_ticks([log2(scale) for scale in scales], labels=[f"{scale:.3g}" for scale in scales])
 
 
