@@ -164,7 +164,7 @@ def test_a_packed_answer_is_refused_with_a_call_that_works(pack, given):
 def test_explain_refuses_a_packed_answer_with_a_call_that_works(pack):
     model = Packed(pack, gain=2.0)
     with pytest.raises(
-        TypeError, match="`model` must return a tensor, got .*: give `call`, such as lambda model"
+        TypeError, match=r"`model` must return a tensor, got .*: give `call`, such as lambda model"
     ) as no:
         explain(model, IMAGES[0])
     call = eval(str(no.value).partition("such as ")[2])

@@ -19,7 +19,7 @@ Figure = Any  # matplotlib's; the package does not need it unless something is d
 Axes = Any
 
 LONGEST = 2000  # characters of a `repr`
-MOST_ROWS = 40  # of a table in a `repr`
+MOST_ROWS = 100  # of a table in a `repr`; a row has 20 characters or more
 PANEL = 2.6  # inches
 COLUMNS = 6  # panels side by side
 LONGEST_TITLE = 30  # characters that fit above a panel
