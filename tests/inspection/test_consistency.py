@@ -76,15 +76,18 @@ def test_what_surrounds_a_shrunk_image_is_filled():
 
 
 def test_the_network_sees_its_images_then_those_rescaled_with_the_fill_around_them():
-    """A constant image at scale 0.5: the inner half keeps its value, and all else is the fill."""
+    """A constant image at scale 0.7: the inner 5×5 pixels keep their value, and all else is the fill.
+
+    The pixels next to these lie within one pixel of the image's edge, where bilinear reading would blend.
+    """
     seen = []
     images = torch.full((2, 1, 9, 9), 0.25)
     call = lambda model, batch: seen.append(batch) or model(batch)  # noqa: E731
-    check_scale(nn.Flatten(), images, scales=[0.5, 1], fill=-0.75, call=call)
-    given, half, same = seen
+    check_scale(nn.Flatten(), images, scales=[0.7, 1], fill=-0.75, call=call)
+    given, shrunk, same = seen
     inside = torch.zeros(9, 9, dtype=torch.bool)
     inside[2:7, 2:7] = True
-    torch.testing.assert_close(half, torch.where(inside, 0.25, -0.75).expand(2, 1, 9, 9))
+    torch.testing.assert_close(shrunk, torch.where(inside, 0.25, -0.75).expand(2, 1, 9, 9))
     assert torch.equal(given, images)
     torch.testing.assert_close(same, images)
 
