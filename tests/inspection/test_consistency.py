@@ -123,7 +123,15 @@ def test_the_table_and_the_picture_show_both():
     assert [line.split()[0] for line in str(found).splitlines()[3:]] == ["0.5", "1"]
     figure = found.plot()
     assert [axis.get_ylabel() for axis in figure.axes] == ["same prediction (%)", "relative distance of the output"]
-    assert list(figure.axes[0].lines[0].get_ydata()) == [100 * found.consistency[0.5], 100]
+    shares, distances = figure.axes
+    assert list(shares.lines[0].get_ydata()) == [100 * found.consistency[0.5], 100]
+    assert list(distances.lines[0].get_ydata()) == [found.distance[0.5], found.distance[1]]
+    assert shares.get_ylim() == (0, 102)
+    assert distances.get_ylim()[0] == 0 < found.distance[0.5] < distances.get_ylim()[1]
+    for axis in figure.axes:
+        assert list(axis.lines[0].get_xdata()) == [0.5, 1]
+        assert [text.get_text() for text in axis.get_xticklabels()] == ["0.5", "1"]
+        assert (axis.get_xscale(), axis.get_xlabel()) == ("log", "scale of the image")
 
 
 @pytest.mark.parametrize(

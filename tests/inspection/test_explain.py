@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from scaleconv import SIConv2d, convert, explain
+from scaleconv.inspection.pictures import scale_colours
 from scaleconv.ops import si_conv2d
 
 IMAGE = torch.rand(2, 19, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -157,6 +158,7 @@ def test_the_picture_has_the_image_and_the_winning_scale_of_each_layer_dimmed_by
         view, drawn = found.layers[name], axis.images[0]
         torch.testing.assert_close(torch.tensor(drawn.get_array()), view.winning_scale.log2(), check_dtype=False)
         assert drawn.get_clim() == (-1, 1)
+        assert [drawn.cmap(drawn.norm(log2)) for log2 in (-1.0, 0.0)] == scale_colours([0.5, 1])
         alpha, strength = torch.tensor(drawn.get_alpha()), view.strength
         assert alpha[strength == strength.max()].item() == 1
         assert bool((alpha[strength <= strength.median()] == 0).all())

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from scaleconv import SIConv2d, convert, explain, recommend, scale_usage, si_conv2d, winners
+from scaleconv.inspection.pictures import scale_colours
 from scaleconv.nn.observe import winner_of
 
 SCALES = (1, 0.5, 1.7)
@@ -169,6 +170,12 @@ def test_pictures_have_a_panel_for_each_layer():
     assert [text.get_text() for text in bars.get_xticklabels()] == ["0", "3"]
     tops = [max(bar.get_y() + bar.get_height() for bar in bars.patches if bar.get_x() + 0.4 == k) for k in (0, 1)]
     assert tops == pytest.approx([100, 100])
+    shares = scale_usage(model, IMAGES).shares
+    drawn = [bar.get_height() for bar in bars.patches]
+    assert drawn == pytest.approx([100 * shares[name][scale] for scale in sorted(SCALES) for name in ("0", "3")])
+    assert bars.get_ylabel() == "outputs won (%)"
+    assert [text.get_text() for text in bars.get_legend().get_texts()] == ["1.7", "1", "0.5"]
+    assert [bar.get_facecolor() for bar in bars.patches[::2]] == scale_colours(sorted(SCALES))
 
 
 def test_the_picture_is_that_of_the_image_asked_for():
