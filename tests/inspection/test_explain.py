@@ -126,6 +126,8 @@ def test_an_error_of_the_network_itself_is_passed_on():
 
     with pytest.raises(ValueError, match="nothing works today"):
         explain(Broken(), IMAGE)
+    with pytest.raises(ValueError, match="nothing works today"):  # whatever channels `call` gives to the network
+        explain(Broken(), IMAGE[:1], call=lambda model, batch: model(batch))
 
 
 def test_the_table_has_the_shares_of_the_positions():
