@@ -9,8 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ..metrics.equivariance import rescale
-from ..nn.convert import check_module
-from ..nn.observe import Call, answer, batches_of, check_call, evaluating, images_of, with_images
+from ..nn.observe import (
+    Call,
+    answer,
+    batches_of,
+    check_call,
+    check_module,
+    evaluating,
+    images_of,
+    with_images,
+)
 from ..ops.checks import check_count, check_number
 from ..ops.signature import check_factors
 from ..table import Table

@@ -11,9 +11,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..metrics.timing import repeated, time_interleaved
-from ..nn.convert import check_module, revert, skipped
+from ..nn.convert import revert, skipped
 from ..nn.layers import SIConv2d, TIConv2d
-from ..nn.observe import Call, check_call, evaluating, find_path, hooked, images_of, run
+from ..nn.observe import Call, check_call, check_module, evaluating, find_path, hooked, images_of, run
 from ..nn.rerouted import Reroute
 from ..ops.checks import check_count
 from ..ops.macs import macs

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .convert import check_module
 from .layers import SIConv2d
 
 Call = Callable[[Any, Any], Any]  # of the model and a batch; returns the tensor to look at
@@ -22,6 +21,11 @@ Path = tuple[Any, ...]  # keys, one inside the other
 CONTAINERS = (Mapping, tuple, list)
 NAMED = 8  # of what is inside an answer, in a message
 ROUNDINGS, MOST_ROUNDING = 64, 0.01  # see `winner_of`
+
+
+def check_module(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
 
 
 def find_layers(model: nn.Module) -> dict[str, SIConv2d]:
