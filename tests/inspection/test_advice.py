@@ -114,6 +114,13 @@ def test_convert_takes_the_proposal():
     assert model[0].scales == SCALES
 
 
+def test_who_takes_the_proposal_keeps_the_rest_of_each_layer():
+    model = convert(network(), antialias=True, include="2", scales=SCALES)
+    cheaper = convert(model, scales=recommend(model, IMAGES, least=0.2, repeats=1).scales)
+    assert [cheaper[place].antialias for place in (0, 2)] == [False, True]
+    assert len(cheaper[2].scales) < len(SCALES)
+
+
 def test_the_table_names_what_is_dropped():
     advice = recommend(network(), IMAGES, least=0.2, repeats=1)
     lines = str(advice).splitlines()

@@ -139,7 +139,7 @@ def recommend(
     for name, input in inputs.items():
         layer, shares = layers[name], usage.shares[name]
         kept = tuple(scale for scale in layer.scales if scale == 1 or shares[scale] >= least)
-        cheaper = convert(layer, scales=kept, antialias=layer.antialias)
+        cheaper = convert(layer, scales=kept)  # and else as it is
         with evaluating(layer, cheaper):
             calls = {"now": repeated(partial(layer, input)), "then": repeated(partial(cheaper, input))}
             times = time_interleaved(calls, str(input.device), repeats)
