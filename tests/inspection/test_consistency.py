@@ -75,6 +75,32 @@ def test_what_surrounds_a_shrunk_image_is_filled():
     assert check_scale(flat, images, scales=[0.5]).distance[0.5] > 0.01
 
 
+def test_the_network_sees_its_images_then_those_rescaled_with_the_fill_around_them():
+    """A constant image at scale 0.7: the inner 5×5 pixels keep their value, and all else is the fill.
+
+    The pixels next to these lie within one pixel of the image's edge, where bilinear reading would blend.
+    """
+    seen = []
+    images = torch.full((2, 1, 9, 9), 0.25)
+    call = lambda model, batch: seen.append(batch) or model(batch)  # noqa: E731
+    check_scale(nn.Flatten(), images, scales=[0.7, 1], fill=-0.75, call=call)
+    given, shrunk, same = seen
+    inside = torch.zeros(9, 9, dtype=torch.bool)
+    inside[2:7, 2:7] = True
+    torch.testing.assert_close(shrunk, torch.where(inside, 0.25, -0.75).expand(2, 1, 9, 9))
+    assert torch.equal(given, images)
+    torch.testing.assert_close(same, images)
+
+
+def test_the_network_is_looked_at_in_evaluation_mode_and_keeps_its_own():
+    """At scale 1 nothing moves, unless dropout draws anew or a batch is normalised by itself."""
+    network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(81, 4), nn.BatchNorm1d(4)).train()
+    found = check_scale(network, torch.rand(6, 1, 9, 9), scales=[1])
+    assert (found.consistency[1], found.distance[1]) == (1, pytest.approx(0, abs=1e-5))
+    assert network.training
+    assert network[3].num_batches_tracked == 0
+
+
 def test_batches_do_not_matter():
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(5))
     images = torch.rand(7, 1, 9, 9)
@@ -97,7 +123,15 @@ def test_the_table_and_the_picture_show_both():
     assert [line.split()[0] for line in str(found).splitlines()[3:]] == ["0.5", "1"]
     figure = found.plot()
     assert [axis.get_ylabel() for axis in figure.axes] == ["same prediction (%)", "relative distance of the output"]
-    assert list(figure.axes[0].lines[0].get_ydata()) == [100 * found.consistency[0.5], 100]
+    shares, distances = figure.axes
+    assert list(shares.lines[0].get_ydata()) == [100 * found.consistency[0.5], 100]
+    assert list(distances.lines[0].get_ydata()) == [found.distance[0.5], found.distance[1]]
+    assert shares.get_ylim() == (0, 102)
+    assert distances.get_ylim()[0] == 0 < found.distance[0.5] < distances.get_ylim()[1]
+    for axis in figure.axes:
+        assert list(axis.lines[0].get_xdata()) == [0.5, 1]
+        assert [text.get_text() for text in axis.get_xticklabels()] == ["0.5", "1"]
+        assert (axis.get_xscale(), axis.get_xlabel()) == ("log", "scale of the image")
 
 
 @pytest.mark.parametrize(

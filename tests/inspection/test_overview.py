@@ -57,12 +57,69 @@ def test_parameters_are_counted_and_stay():
     assert [layer.parameters for layer in found.layers] == [112, 148, 30, 100]
 
 
-def test_both_networks_are_timed_and_their_ratio_shown():
-    found = summary(convert(network()), SIZE, repeats=1)
-    assert found.ms > 0 < found.plain_ms
-    assert str(found).splitlines()[-1].split()[-1] == f"{found.ms / found.plain_ms:.2f}"
+def test_both_networks_are_timed_in_evaluation_mode_and_their_ratio_shown(clock):
+    clock.ms = {"plain": 2.0, "now": 9.0}
+    model, kinds = convert(network()).train(), []
+    model[0].register_forward_hook(lambda layer, args, _: kinds.append((type(layer).__name__, layer.training)))
+    images = torch.rand(SIZE)
+    found = summary(model, images, repeats=4)
+    assert (found.ms, found.plain_ms) == (9, 2)
+    assert clock.asked == [(["plain", "now"], "cpu", 4)]
+    assert clock.ran == [("plain", False), ("now", False)]
+    assert kinds == [("Conv2d", False), ("Conv2d", False), ("SIConv2d", False)]  # counted, then timed
+    assert str(found).splitlines()[-1].split() == ["ms,", "forward", "pass", "2", "9", "4.50"]
     assert summary(convert(network()), SIZE, repeats=0).ms is None
     assert "ms" not in str(summary(convert(network()), SIZE, repeats=0)).splitlines()[-1]
+
+
+def test_totals_stand_under_their_headings():
+    """Plain: 2 images of 6×5 positions, and 4 filters of 27 weights, 4 of 36, 6 of 4: 16,560 operations."""
+    found = summary(convert(network(), scales=(1, 2)), SIZE, repeats=0)
+    first, padded = (
+        macs((2, 3, 12, 10), (4, 3, 3, 3), 2, 1, scales=(1, 2)),
+        macs((2, 4, 8, 7), (4, 4, 3, 3), scales=(1, 2)),
+    )
+    now = first.planned.total + padded.planned.total + 1440
+    lines = [line.split() for line in str(found).splitlines()[-3:]]
+    assert lines[0] == ["scale-invariant", "layers", "0", "2", "of", "4"]
+    assert lines[1] == ["parameters", "398", "398"]
+    assert lines[2] == ["MMACs", "of", "convolutions", "0.0166", f"{now / 1e6:.3g}", f"{now / 16560:.2f}"]
+    assert now > 2 * 16560
+
+
+def test_convolutions_outside_of_layers_are_not_those_of_the_layer_before():
+    class Blurred(nn.Sequential):
+        def forward(self, x):
+            return F.conv2d(super().forward(x), torch.ones(4, 4, 3, 3))
+
+    layer = nn.Conv2d(3, 4, 3)
+    found = summary(Blurred(layer), SIZE, repeats=0)
+    assert found.macs == 2 * 10 * 8 * 4 * 27
+
+
+def test_a_layer_that_calls_another_one_counts_its_own_operations():
+    class Twofold(nn.Conv2d):
+        def __init__(self):
+            super().__init__(3, 4, 3)
+            self.inner = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x):
+            return super().forward(self.inner(x))
+
+    found = summary(nn.Sequential(Twofold()), SIZE, repeats=0)
+    assert {layer.name: layer.macs for layer in found.layers} == {"0": 2 * 10 * 8 * 4 * 27, "0.inner": 2 * 12 * 10 * 9}
+
+
+def test_images_may_be_given_in_place_of_their_sizes():
+    images, seen = torch.rand(SIZE, dtype=torch.float64), []
+    model = convert(network()).double()
+    model.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    by_images, by_sizes = summary(model, images, repeats=0), summary(convert(network()), SIZE, repeats=0)
+    assert seen[0] is images
+    assert by_images == by_sizes
+    assert by_images.input_size == SIZE
+    assert summary(model, {"labels": torch.arange(2), "images": images}, repeats=0) == by_sizes
+    assert summary(convert(network()), torch.Size(SIZE), repeats=0) == by_sizes
 
 
 def test_the_network_is_left_as_it_was():
@@ -102,11 +159,13 @@ def test_it_shows_itself_without_print():
     ("arguments", "error", "message"),
     [
         ({"model": "resnet"}, TypeError, r"`model` must be a torch\.nn\.Module, got str"),
-        ({"input_size": (3, 12, 10)}, ValueError, r"`input_size` must be \(N, C, H, W\), got \(3, 12, 10\)"),
-        ({"input_size": 12}, TypeError, r"`input_size` must be four numbers \(N, C, H, W\), got int"),
-        ({"input_size": torch.ones(4)}, TypeError, r"`input_size` must be four numbers .*, got Tensor"),
-        ({"input_size": (1, 3, 0, 10)}, ValueError, "`input_size` must be at least 1, got 0"),
-        ({"input_size": (1, 3, 8.5, 10)}, TypeError, "`input_size` must be an integer, got 8.5"),
+        ({"images": (3, 12, 10)}, ValueError, r"`images` must be .* or their four sizes, got \(3, 12, 10\)"),
+        ({"images": 12}, TypeError, r"`images` must be images \(N, C, H, W\) or their four sizes, got int"),
+        ({"images": "1 3 8 8"}, TypeError, r"`images` must be images .* or their four sizes, got str"),
+        ({"images": torch.ones(4)}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got shape \(4,\)"),
+        ({"images": (1, 3, 0, 10)}, ValueError, "`images` must be at least 1, got 0"),
+        ({"images": (1, 3, 8.5, 10)}, TypeError, "`images` must be an integer, got 8.5"),
+        ({"call": "forward"}, TypeError, "`call` must be a function of the model and a batch, got str"),
         ({"repeats": -1}, ValueError, "`repeats` must be at least 0, got -1"),
         (
             {"model": nn.Sequential(nn.LazyConv2d(4, 3))},
@@ -118,4 +177,4 @@ def test_it_shows_itself_without_print():
 )
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
-        summary(**{"model": network(), "input_size": SIZE, **arguments})
+        summary(**{"model": network(), "images": SIZE, **arguments})

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from scaleconv import SIConv2d, convert, scale_usage, si_conv2d, winners
+from scaleconv import SIConv2d, convert, explain, recommend, scale_usage, si_conv2d, winners
+from scaleconv.inspection.pictures import scale_colours
+from scaleconv.nn.observe import winner_of
 
 SCALES = (1, 0.5, 1.7)
 IMAGES = torch.rand(3, 2, 13, 12, generator=torch.Generator().manual_seed(0))
@@ -66,6 +68,80 @@ def test_a_pattern_at_twice_the_size_of_the_filter_is_won_by_one_half():
     assert middle[2] >= 1
 
 
+def test_a_network_in_training_is_looked_at_in_evaluation_mode():
+    """By the running statistics, which are far from those of the images; so other scales win behind them."""
+    model = convert(network(), scales=SCALES)
+    model[1].running_mean.fill_(0.4)
+    model[1].running_var.fill_(9.0)
+    model.train()
+    found, usage = winners(model, IMAGES), scale_usage(model, IMAGES)
+    before = [index.clone() for index in expected_winners(model.eval()).values()]
+    for index, name in zip(before, ("0", "3"), strict=True):
+        assert torch.equal(found.maps[name], torch.tensor(SCALES)[index.long()])
+        expected = [float((index == k).double().mean()) for k in range(3)]
+        assert list(usage.shares[name].values()) == pytest.approx(expected)
+    model.train()
+    assert not torch.equal(expected_winners(model)["3"], before[1])
+
+
+def half_constant(value):
+    images = IMAGES.clone()
+    images[..., 6:] = value
+    return images
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("value", [0.0, 0.3, -2.1])
+def test_where_all_levels_respond_alike_scale_one_has_won(value, dtype):
+    """The layer gives such a tie to the scale listed first; and where the constant is not 0, rounding decides."""
+    layer = convert(network()[0], scales=(0.5, 1.7, 1, 1.2)).to(dtype)
+    images = torch.full((2, 2, 15, 14), value, dtype=dtype)
+    assert set(winner_of(layer, images).unique().tolist()) == {2}
+    assert {scale for scale, share in scale_usage(layer, images).shares[""].items() if share} == {1}
+    assert {scale for scale, share in recommend(layer, images, repeats=1).layers[""].shares.items() if share} == {1}
+    assert winners(layer, images).maps[""].unique().tolist() == [1]
+    assert explain(layer, images[0]).layers[""].winning_scale.unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3])
+def test_where_a_level_responds_more_than_scale_one_it_has_won(value):
+    scales, images = (0.5, 1.7, 1), half_constant(value).double()
+    layer = convert(network()[0], scales=scales).double()
+    output, winner = layer(images, return_winner=True)
+    plain = F.conv2d(F.pad(images, (1, 1, 1, 1), mode="reflect"), layer.weight, layer.bias)
+    tied = output - plain < 1e-12
+    assert 0.2 < tied.double().mean() < 0.8
+    assert torch.equal(winner_of(layer, images), torch.where(tied, 2, winner))
+    assert layer.scales == scales
+
+
+def test_a_win_by_a_thousandth_counts():
+    """A filter of ones and an image that is larger by a thousandth below the middle: scales see it differently."""
+    layer = SIConv2d(1, 1, 3, bias=False, scales=(0.5, 1))
+    nn.init.ones_(layer.weight)
+    image = torch.ones(1, 1, 16, 16)
+    image[..., 8:, :] += 1e-3
+    assert 0 < scale_usage(layer, image).shares[""][0.5] < 0.5
+
+
+def test_winners_of_single_images_without_a_batch_are_found_too():
+    """Inside a network, a layer may be called with (C, H, W)."""
+
+    class OneByOne(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = convert(network()[0], scales=SCALES)
+
+        def forward(self, images):
+            return torch.stack([self.conv(image) for image in images])
+
+    model = OneByOne()
+    assert scale_usage(model, IMAGES).shares["conv"] == scale_usage(model.conv, IMAGES).shares[""]
+    view, batched = (explain(each, IMAGES[0]).layers[name] for each, name in ((model, "conv"), (model.conv, "")))
+    assert torch.equal(view.output, batched.output)
+    assert torch.equal(view.winner, batched.winner)
+
+
 def test_modes_and_hooks_are_as_before():
     model = convert(network(), scales=SCALES).train()
     model[1].eval()
@@ -94,6 +170,24 @@ def test_pictures_have_a_panel_for_each_layer():
     assert [text.get_text() for text in bars.get_xticklabels()] == ["0", "3"]
     tops = [max(bar.get_y() + bar.get_height() for bar in bars.patches if bar.get_x() + 0.4 == k) for k in (0, 1)]
     assert tops == pytest.approx([100, 100])
+    shares = scale_usage(model, IMAGES).shares
+    drawn = [bar.get_height() for bar in bars.patches]
+    assert drawn == pytest.approx([100 * shares[name][scale] for scale in sorted(SCALES) for name in ("0", "3")])
+    assert bars.get_ylabel() == "outputs won (%)"
+    assert [text.get_text() for text in bars.get_legend().get_texts()] == ["1.7", "1", "0.5"]
+    assert [bar.get_facecolor() for bar in bars.patches[::2]] == scale_colours(sorted(SCALES))
+
+
+def test_the_picture_is_that_of_the_image_asked_for():
+    found = winners(convert(network(), scales=SCALES), IMAGES)
+    image, first, *_ = found.plot(image=2).axes
+    grey = IMAGES[2].mean(0) - IMAGES[2].min()
+    torch.testing.assert_close(
+        torch.tensor(image.images[0].get_array()), grey / (IMAGES[2].max() - IMAGES[2].min()), check_dtype=False
+    )
+    drawn = torch.tensor(first.images[0].get_array())
+    torch.testing.assert_close(drawn, found.maps["0"][2].log2().mean(0), check_dtype=False)
+    assert not torch.equal(drawn, found.maps["0"][0].log2().mean(0))
 
 
 def test_without_matplotlib_a_picture_names_the_extra(monkeypatch):
@@ -108,7 +202,7 @@ def test_without_matplotlib_a_picture_names_the_extra(monkeypatch):
     [
         (3, IMAGES, TypeError, r"`model` must be a torch\.nn\.Module, got int"),
         (network(), IMAGES, ValueError, "`model` .=Sequential. must hold an SIConv2d: convert it first"),
-        (convert(network()), IMAGES[0], ValueError, r"`(images|batches)` must be \(N, C, H, W\), N at least 1, got"),
+        (convert(network()), IMAGES[0], ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got"),
     ],
     ids=["model", "plain", "shape"],
 )
@@ -118,11 +212,13 @@ def test_wrong_arguments_are_named(function, model, images, error, message):
 
 
 def test_nothing_to_count_and_no_such_image_are_refused():
-    with pytest.raises(ValueError, match="`batches` must hold images, got none"):
+    with pytest.raises(ValueError, match="`images` must hold images, got none"):
         scale_usage(convert(network()), [])
-    with pytest.raises(TypeError, match="`batches` must be images or an iterable of batches, got None"):
+    with pytest.raises(
+        TypeError, match=r"`images` must be images \(N, C, H, W\) or an iterable of batches, got NoneType"
+    ):
         scale_usage(convert(network()), None)
-    with pytest.raises(TypeError, match=r"`batches\[1\]` must be a tensor, got str"):
+    with pytest.raises(TypeError, match=r"`images\[1\]` must be a tensor, got str"):
         scale_usage(convert(network()), [IMAGES, "digits"])
     with pytest.raises(ValueError, match="`image` must be from 0 to 2, got 3"):
         winners(convert(network()), IMAGES).plot(image=3)

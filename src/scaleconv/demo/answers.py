@@ -42,7 +42,7 @@ def classify(pair: Pair, digit: Tensor, scale: float) -> Answer:
     return {
         "image": rendering.grey(image[0, 0]),
         "plain": {"label": int(label), "confidence": float(confidence)},
-        "invariant": {"label": int(found.prediction), "confidence": float(found.confidence)},
+        "invariant": {"label": int(found.prediction), "confidence": found.mean_confidence},
         "layers": [{**_winners(name, view), **_levels(view)} for name, view in found.layers.items()],
     }
 

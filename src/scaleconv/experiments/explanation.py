@@ -143,11 +143,11 @@ def prediction_text(found: Explanation, classes: Sequence[str]) -> str:
         'class dog, confidence 91.2 %'
     """
     if found.prediction.dim() == 0:
-        return f"class {classes[int(found.prediction)]}, confidence {100 * float(found.confidence):.1f} %"
+        return f"class {classes[int(found.prediction)]}, confidence {100 * found.mean_confidence:.1f} %"
     numbers, counts = found.prediction.unique(return_counts=True)
     shares = {classes[c]: 100 * n / found.prediction.numel() for c, n in zip(numbers, counts.tolist(), strict=True)}
     parts = [f"class {name} {share:.1f} %" for name, share in sorted(shares.items(), key=lambda entry: -entry[1])]
-    return f"{', '.join(parts)} of the pixels, mean confidence {100 * float(found.confidence.mean()):.1f} %"
+    return f"{', '.join(parts)} of the pixels, mean confidence {100 * found.mean_confidence:.1f} %"
 
 
 def draw_explanation(
@@ -271,10 +271,10 @@ def _show_prediction(axis: Any, found: Explanation, classes: Sequence[str]) -> N
         axis.set_box_aspect(1)
         size = max(6, min(44, 160 / len(name)))  # points, so that the name is as wide as its axis at most
         axis.text(0.5, 0.55, name, fontsize=size, ha="center", va="center", color=INK, parse_math=False)
-        axis.text(0.5, 0.1, f"{100 * float(found.confidence):.1f} % sure", fontsize=8, ha="center", color=INK)
+        axis.text(0.5, 0.1, f"{100 * found.mean_confidence:.1f} % sure", fontsize=8, ha="center", color=INK)
         axis.set_title("prediction", fontsize=8, color=INK)
         return
-    _show_labels(axis, found.prediction, f"prediction, {100 * float(found.confidence.mean()):.0f} % sure")
+    _show_labels(axis, found.prediction, f"prediction, {100 * found.mean_confidence:.0f} % sure")
     for number in found.prediction.unique().tolist():
         places = (found.prediction == number).nonzero().float()
         y, x = places[(places - places.mean(0)).square().sum(1).argmin()].tolist()  # a pixel of the class

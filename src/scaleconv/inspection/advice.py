@@ -1,19 +1,19 @@
 """Which scales each layer needs, from how often they win on the user's own images, and what the others cost."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from glob import escape
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..metrics.timing import repeated, time_interleaved
-from ..nn.convert import convert, copy_network
-from ..nn.layers import SIConv2d
-from ..nn.observe import check_images, evaluating, find_layers, given_to, hooked
+from ..nn.convert import convert
+from ..nn.observe import Call, batches_of, check_call, evaluating, find_layers, given_to, hooked
 from ..ops.checks import as_number, check_count
-from ..table import Table, terminal_width
-from .pictures import Figure, make_figure, name_the_layers
+from ..table import Table
+from .pictures import Figure, Tabled, make_figure, name_the_layers
 from .winner_maps import Shares, scale_usage
 
 
@@ -22,9 +22,9 @@ class Advice:
     """For one layer.
 
     Attributes:
-        shares: of the outputs that each scale won.
+        shares: of the outputs that each scale won, as `scale_usage` counts them.
         kept: the scales to keep.
-        ms, kept_ms: milliseconds of a call on the images, with all scales and with those.
+        ms, kept_ms: milliseconds of a call on the first batch, with all scales and with those.
     """
 
     shares: Shares
@@ -33,8 +33,8 @@ class Advice:
     kept_ms: float
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Tabled):
     """What `recommend` proposes. It shows itself as a table.
 
     Attributes:
@@ -49,11 +49,8 @@ class Recommendation:
 
     @property
     def scales(self) -> dict[str, tuple[float, ...]]:
-        """The scales of each layer, as `convert` takes them."""
-        return {name: layer.kept for name, layer in self.layers.items()}
-
-    def __repr__(self) -> str:
-        return self.table().text(terminal_width())
+        """The scales of each layer, as `convert` takes them: names are patterns there, so `a[0]` becomes `a[[]0]`."""
+        return {escape(name): layer.kept for name, layer in self.layers.items()}
 
     def table(self) -> Table:
         rows = [
@@ -64,6 +61,9 @@ class Recommendation:
         rows.append(("all layers", "", "", f"{now:.3g}", f"{then:.3g}"))
         title = f"Scales that win at least {100 * self.least:g} % of the outputs of a layer, on {self.images} images"
         return Table(title, ("layer", "keep", "drop (% won)", "ms now", "ms then"), rows)
+
+    def tables(self) -> list[Table]:
+        return [self.table()]
 
     def plot(self) -> Figure:
         """Draw the time of each layer, now and with the scales that are kept."""
@@ -77,20 +77,30 @@ class Recommendation:
         return figure
 
 
-def recommend(model: nn.Module, images: Tensor, *, least: float = 0.05, repeats: int = 3) -> Recommendation:
+def recommend(
+    model: nn.Module,
+    images: Tensor | Iterable[Any],
+    *,
+    least: float = 0.05,
+    repeats: int = 3,
+    call: Call | None = None,
+) -> Recommendation:
     """Propose a cheaper set of scales for each layer: without those that hardly ever win.
 
-    The winners are counted and the layers timed on the given images, on the device they are on. Scale 1 is always
-    kept. A layer that is called several times is timed on its last input.
+    The winners are counted as by `scale_usage`, so ties go to scale 1, which is always kept. The layers are timed on
+    the first batch, on the device it is on. A layer that is called several times is timed on its last input.
 
     Args:
         model: a network with `SIConv2d`, as `convert` returns it.
-        images: (N, C, H, W), as the network takes them; a batch like those it will see.
+        images: (N, C, H, W), as the network takes them, like those it will see; or an iterable of batches, such as a
+            `DataLoader`. A batch may be a tuple, a list or a mapping: the first tensor like images in it is taken.
         least: the share of a layer's outputs that a scale has to win to be kept, from 0 to 1.
         repeats: timings of each layer, of which the median counts.
+        call: a function of the model and a batch that runs the network, if it takes more than images. What it returns
+            does not matter.
 
     Raises:
-        TypeError: an argument of the wrong type.
+        TypeError: an argument of the wrong type, or a batch without images.
         ValueError: an argument that breaks its rule, or a network without `SIConv2d`.
 
     Example:
@@ -101,46 +111,40 @@ def recommend(model: nn.Module, images: Tensor, *, least: float = 0.05, repeats:
         >>> cheaper[0].scales == advice.layers["0"].kept
         True
     """
-    layers, images = find_layers(model), check_images(images)
+    layers = find_layers(model)
+    check_call(call)
     check_count("repeats", repeats)
     if not 0 <= as_number(least, f"`least` must be a number, got {least!r}") <= 1:
         raise ValueError(f"`least` must be from 0 to 1, got {least}")
-    inputs = _inputs(model, layers, images)
-    usage = scale_usage(_identity_first(model), images)
-    advice = {}
-    for name, input in inputs.items():
-        layer, shares = layers[name], usage.shares[name]
-        kept = tuple(scale for scale in layer.scales if scale == 1 or shares[scale] >= least)
-        cheaper = convert(layer, scales=kept, antialias=layer.antialias)
-        with evaluating(layer, cheaper):
-            calls = {"now": repeated(partial(layer, input)), "then": repeated(partial(cheaper, input))}
-            times = time_interleaved(calls, str(input.device), repeats)
-        advice[name] = Advice(shares, kept, times["now"].median_ms, times["then"].median_ms)
-    return Recommendation(advice, least, len(images))
-
-
-def _identity_first(model: nn.Module) -> nn.Module:
-    """The same network with ties going to scale 1: where all levels answer alike, as on a blank, it is enough."""
-    network = copy_network(model)
-    for layer in find_layers(network).values():
-        layer.scales = tuple(sorted(layer.scales, key=lambda scale: (scale != 1, scale)))
-    return network
-
-
-def _inputs(model: nn.Module, layers: dict[str, SIConv2d], images: Tensor) -> dict[str, Tensor]:
-    """What each layer is called with."""
     inputs: dict[str, Tensor] = {}
+    seen = 0
+
+    def counted() -> Iterator[Any]:
+        nonlocal seen
+        for batch in batches_of(images):
+            yield batch
+            seen += 1
 
     def watch(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-            inputs[name] = given_to(args, kwargs)
+            if not seen:
+                inputs[name] = given_to(args, kwargs)
 
         return hook
 
     handles = [layer.register_forward_pre_hook(watch(name), with_kwargs=True) for name, layer in layers.items()]
-    with hooked(handles), evaluating(model):
-        model(images)
-    return inputs
+    with hooked(handles):
+        usage = scale_usage(model, counted(), call=call)
+    advice = {}
+    for name, input in inputs.items():
+        layer, shares = layers[name], usage.shares[name]
+        kept = tuple(scale for scale in layer.scales if scale == 1 or shares[scale] >= least)
+        cheaper = convert(layer, scales=kept)  # and else as it is
+        with evaluating(layer, cheaper):
+            calls = {"now": repeated(partial(layer, input)), "then": repeated(partial(cheaper, input))}
+            times = time_interleaved(calls, str(input.device), repeats)
+        advice[name] = Advice(shares, kept, times["now"].median_ms, times["then"].median_ms)
+    return Recommendation(advice, least, usage.images)
 
 
 def _listed(scales: Iterable[float]) -> str:

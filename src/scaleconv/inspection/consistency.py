@@ -3,26 +3,36 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, nan
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..metrics.equivariance import rescale
-from ..nn.observe import check_images, check_module, evaluating
+from ..nn.observe import (
+    Call,
+    answer,
+    batches_of,
+    check_call,
+    check_module,
+    evaluating,
+    images_of,
+    with_images,
+)
 from ..ops.checks import check_count, check_number
 from ..ops.signature import check_factors
-from ..table import Table, terminal_width
-from .pictures import Figure, make_figure
+from ..table import Table
+from .pictures import Figure, Tabled, make_figure
 
 SCALES = tuple(2 ** (k / 3) for k in range(-3, 4))  # 0.5 … 2
 
 
-@dataclass(frozen=True)
-class ScaleCheck:
-    """What `check_scale` found. `str` gives a table.
+@dataclass(frozen=True, repr=False)
+class ScaleCheck(Tabled):
+    """What `check_scale` found. It shows itself as a table.
 
     Attributes:
-        consistency: for each scale the share of predictions that stay the same, between 0 and 1.
+        consistency: for each scale the share of predictions that stay the same, between 0 and 1; NaN without classes.
         distance: for each scale the relative distance of the output.
         images: how many were looked at.
     """
@@ -31,9 +41,6 @@ class ScaleCheck:
     distance: dict[float, float]
     images: int
 
-    def __str__(self) -> str:
-        return self.table().text(terminal_width())
-
     def table(self) -> Table:
         rows = [
             (f"{scale:.3g}", f"{100 * same:.1f}", f"{self.distance[scale]:.3f}")
@@ -41,6 +48,9 @@ class ScaleCheck:
         ]
         header = ("scale", "same prediction, %", "distance of the output")
         return Table(f"Answers to rescaled images, against those to the {self.images} images", header, rows)
+
+    def tables(self) -> list[Table]:
+        return [self.table()]
 
     def plot(self) -> Figure:
         """Draw both against the scale."""
@@ -62,11 +72,12 @@ class ScaleCheck:
 
 def check_scale(
     model: nn.Module,
-    images: Tensor,
+    images: Tensor | Iterable[Any],
     scales: Iterable[float] = SCALES,
     *,
     fill: float = 0.0,
     batch: int = 100,
+    call: Call | None = None,
 ) -> ScaleCheck:
     """Rescale images about their centre, and compare what the network answers with what it answers to the images.
 
@@ -76,18 +87,23 @@ def check_scale(
         distance(s)    = ‖f(T_s x) − f(x)‖ / ‖f(x)‖,   both norms over all images together
 
     A network that returns maps (N, K, H, W) is compared position by position with T_s f(x), where that is known. Where
-    nothing is, as in a map of 2×2 that is shrunk, both are NaN.
+    nothing is, as in a map of 2×2 that is shrunk, both are NaN. With K = 1, as for a depth map, there are no classes,
+    and the consistency is NaN.
 
     Args:
         model: a network, converted or not.
-        images: (N, C, H, W), as the network takes them.
+        images: (N, C, H, W), as the network takes them; or an iterable of batches, such as a `DataLoader`. A batch may
+            be a tuple, a list or a mapping: the first tensor like images in it is rescaled.
         scales: the factors, at most 1000; above 1 enlarges, and what leaves the canvas is cut off.
         fill: what surrounds a shrunk image, in the units of `images`.
-        batch: images at a time.
+        batch: images at a time, of a tensor.
+        call: a function of the model and a batch that returns the output (N, K) or (N, K, H, W), if the network takes
+            more than images or returns more than a tensor. It gets every batch with its images, then with rescaled
+            ones in their place: `call=lambda model, batch: model(**batch).logits`.
 
     Raises:
-        TypeError: an argument of the wrong type, or a network that returns no tensor.
-        ValueError: an argument that breaks its rule, or an output without classes.
+        TypeError: an argument of the wrong type, or a network that returns no tensor, with a `call` that takes one.
+        ValueError: an argument that breaks its rule, or an output of another shape.
 
     Example:
         >>> network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -96,30 +112,35 @@ def check_scale(
         (1.0, 0.0)
     """
     check_module(model)
-    images, factors = check_images(images), check_factors(scales)
+    check_call(call)
+    factors = check_factors(scales)
     if not factors:
         raise ValueError("`scales` must hold a number at least, got none")
     fill, batch = check_number("fill", fill, least=-inf), check_count("batch", batch)
-    same, distance, norm = (dict.fromkeys(factors, 0.0) for _ in range(3))
-    compared = dict.fromkeys(factors, 0.0)
+    same, compared, distance, norm = (dict.fromkeys(factors, 0.0) for _ in range(4))
+    seen = 0
     with evaluating(model):
-        for some in images.split(batch):
-            answer = _classes(model(some), len(some))
+        for place, some in enumerate(batches_of(images, batch)):
+            pictures = images_of(some, f"images[{place}]")
+            seen += len(pictures)
+            plain = _classes(answer(model, some, call), len(pictures))
             for scale in factors:
-                moved, inside = rescale(some - fill, scale)
-                found, expected = _classes(model(moved * inside + fill), len(some)), answer
-                known = torch.ones_like(answer[:1, :1])
-                if answer.ndim == 4:
-                    expected, known = rescale(answer, scale)
-                matches = (found.argmax(1, keepdim=True) == expected.argmax(1, keepdim=True)) * known
-                same[scale] += float(matches.sum())
-                compared[scale] += float(known.sum()) * len(some)
+                moved, inside = rescale(pictures - fill, scale)
+                rescaled = with_images(some, moved * inside + fill)
+                found, expected = _classes(answer(model, rescaled, call), len(pictures)), plain
+                known = torch.ones_like(plain[:1, :1])
+                if plain.ndim == 4:
+                    expected, known = rescale(plain, scale)
+                if plain.shape[1] > 1:
+                    matches = (found.argmax(1, keepdim=True) == expected.argmax(1, keepdim=True)) * known
+                    same[scale] += float(matches.sum())
+                    compared[scale] += float(known.sum()) * len(pictures)
                 distance[scale] += float(((found - expected) * known).double().square().sum())
                 norm[scale] += float((expected * known).double().square().sum())
     return ScaleCheck(
         {scale: _ratio(same[scale], compared[scale]) for scale in factors},
         {scale: _ratio(distance[scale], norm[scale]) ** 0.5 for scale in factors},
-        len(images),
+        seen,
     )
 
 
@@ -127,12 +148,11 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below else nan
 
 
-def _classes(output: object, images: int) -> Tensor:
+def _classes(output: Tensor, images: int) -> Tensor:
     """The output as (N, K) or (N, K, H, W)."""
-    if not isinstance(output, Tensor):
-        raise TypeError(f"`model` must return a tensor, got {type(output).__name__}")
     if output.ndim not in (2, 4) or len(output) != images:
+        remedy = " (give `call`: a map (N, H, W) becomes one by unsqueeze(1))" if output.ndim == 3 else ""
         raise ValueError(
-            f"`model` must return (N, K) or (N, K, H, W) with N (={images}), got shape {tuple(output.shape)}"
+            f"`model` must return (N, K) or (N, K, H, W) with N (={images}), got shape {tuple(output.shape)}{remedy}"
         )
     return output.float()

@@ -13,11 +13,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import revert, skipped
 from ..nn.layers import SIConv2d, TIConv2d
-from ..nn.observe import check_module, evaluating, hooked
+from ..nn.observe import Call, check_call, check_module, evaluating, find_path, hooked, images_of, run
 from ..nn.rerouted import Reroute
 from ..ops.checks import check_count
 from ..ops.macs import macs
-from ..table import Table, terminal_width
+from ..table import Table
+from .pictures import Tabled, sizes_as_text
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class LayerRow:
     macs: int | None
 
 
-@dataclass(frozen=True)
-class Overview:
+@dataclass(frozen=True, repr=False)
+class Overview(Tabled):
     """What `summary` found. It shows itself as a table.
 
     Attributes:
@@ -70,9 +71,8 @@ class Overview:
     def plain_macs(self) -> int:
         return sum(layer.plain_macs or 0 for layer in self.layers)
 
-    def __repr__(self) -> str:
-        width = terminal_width()
-        return "\n\n".join(table.text(width) for table in (self.layer_table(), self.total_table()))
+    def tables(self) -> list[Table]:
+        return [self.layer_table(), self.total_table()]
 
     def layer_table(self) -> Table:
         rows = [
@@ -88,7 +88,7 @@ class Overview:
             for layer in self.layers
         ]
         header = ("layer", "kind", "scales", "left alone", "parameters", "MMACs plain", "MMACs now")
-        return Table(f"Convolutions, input {' × '.join(map(str, self.input_size))}", header, rows)
+        return Table(f"Convolutions, input {sizes_as_text(self.input_size)}", header, rows)
 
     def total_table(self) -> Table:
         converted = sum(1 for layer in self.layers if layer.scales)
@@ -107,19 +107,22 @@ class Overview:
         return Table("The network", ("", "plain", "now", "now / plain"), rows)
 
 
-def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) -> Overview:
+def summary(model: nn.Module, images: Any, *, repeats: int = 3, call: Call | None = None) -> Overview:
     """Say what was converted in a network, what not and why, and what it costs beside the plain one.
 
-    Operations are counted by `macs`; they are those of the convolutions alone. Time is that of a forward pass of random
-    images in evaluation mode, on the device of the parameters, plain and converted interleaved.
+    Operations are counted by `macs`; they are those of the convolutions alone. Time is that of a forward pass in
+    evaluation mode, plain and converted interleaved.
 
     Args:
         model: a network, converted or not.
-        input_size: of the images, (N, C, H, W).
+        images: (N, C, H, W); or their four sizes, for random images on the device of the parameters; or a batch with
+            images: a tuple, a list or a mapping.
         repeats: timings of each, of which the median counts; 0 measures no time.
+        call: a function of the model and a batch that runs the network, if it takes more than images. What it returns
+            does not matter. It is called with the plain network, too.
 
     Raises:
-        TypeError: `model` is not a Module, or a size not an integer.
+        TypeError: `model` is not a Module, `images` neither images nor sizes, or a size not an integer.
         ValueError: not four sizes, a size below 1, `repeats` below 0, or a lazy layer that was never called.
 
     Example:
@@ -140,11 +143,11 @@ def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) ->
         MMACs of convolutions   0.252  0.516         2.05
     """
     check_module(model)
-    size = _check_size(input_size)
+    check_call(call)
+    batch = _batch(model, images)
+    pictures = images_of(batch)
     check_count("repeats", repeats, least=0)
     plain = revert(model)
-    parameter = next(model.parameters(), torch.empty(0))
-    images = torch.rand(size, dtype=parameter.dtype, device=parameter.device)
     convolutions = {name: layer for name, layer in model.named_modules() if isinstance(layer, _ConvNd)}
     for name, layer in convolutions.items():
         if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
@@ -154,15 +157,16 @@ def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) ->
             )
     reasons = skipped(model)
     with evaluating(model, plain):
-        calls = _calls(plain, list(convolutions), images)
+        calls = _calls(plain, list(convolutions), partial(run, plain, batch, call))
         times = {}
         if repeats:
-            work = {name: repeated(partial(each, images)) for name, each in (("plain", plain), ("now", model))}
-            times = time_interleaved(work, str(images.device), repeats)
+            networks = {"plain": plain, "now": model}
+            work = {name: repeated(partial(run, each, batch, call)) for name, each in networks.items()}
+            times = time_interleaved(work, str(pictures.device), repeats)
     rows = []
     for name, layer in convolutions.items():
         scales = layer.scales if isinstance(layer, SIConv2d) else ()
-        costs = [macs(*call, scales=scales or (1,), gpu=images.is_cuda) for call in calls[name]]
+        costs = [macs(*call, scales=scales or (1,), gpu=pictures.is_cuda) for call in calls[name]]
         known = isinstance(layer, nn.Conv2d) and (bool(scales) or not isinstance(layer, TIConv2d))
         rows.append(
             LayerRow(
@@ -176,16 +180,19 @@ def summary(model: nn.Module, input_size: Sequence[int], *, repeats: int = 3) ->
             )
         )
     now, before = (times[name].median_ms if times else None for name in ("now", "plain"))
-    return Overview(rows, size, _count(model), _count(plain), now, before)
+    return Overview(rows, tuple(pictures.shape), _count(model), _count(plain), now, before)
 
 
-def _calls(plain: nn.Module, names: Sequence[str], images: Tensor) -> dict[str, list[tuple[Any, ...]]]:
-    """For each convolution the calls of `conv2d` in one pass, with shapes for tensors, as `macs` takes them."""
+def _calls(plain: nn.Module, names: Sequence[str], forward: Callable[[], Any]) -> dict[str, list[tuple[Any, ...]]]:
+    """For each convolution the calls of `conv2d` in a forward pass, with shapes for tensors, as `macs` takes them."""
     calls: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
     entered: list[str] = []
 
     def enter(name: str) -> Callable[..., None]:
         return lambda *_: entered.append(name)
+
+    def leave(*_: Any) -> None:
+        entered.pop()
 
     def convolution(
         input: Tensor,
@@ -204,19 +211,24 @@ def _calls(plain: nn.Module, names: Sequence[str], images: Tensor) -> dict[str, 
     for name in names:
         layer = plain.get_submodule(name)
         handles.append(layer.register_forward_pre_hook(enter(name)))
-        handles.append(layer.register_forward_hook(lambda *_: entered.clear()))
+        handles.append(layer.register_forward_hook(leave))
     with hooked(handles), Reroute(convolution):
-        plain(images)
+        forward()
     return calls
 
 
-def _check_size(input_size: Sequence[int]) -> tuple[int, ...]:
-    if not isinstance(input_size, Sequence) or isinstance(input_size, str):
-        raise TypeError(f"`input_size` must be four numbers (N, C, H, W), got {type(input_size).__name__}")
-    sizes = tuple(check_count("input_size", each) for each in input_size)
+def _batch(model: nn.Module, images: Any) -> Any:
+    """The images as they were given; of four sizes, random ones."""
+    if isinstance(images, Tensor) or find_path(images, lambda part: isinstance(part, Tensor)) is not None:
+        return images
+    rule = "`images` must be images (N, C, H, W) or their four sizes"
+    if not isinstance(images, Sequence) or isinstance(images, str):
+        raise TypeError(f"{rule}, got {type(images).__name__}")
+    sizes = tuple(check_count("images", each) for each in images)
     if len(sizes) != 4:
-        raise ValueError(f"`input_size` must be (N, C, H, W), got {input_size!r}")
-    return sizes
+        raise ValueError(f"{rule}, got {images!r}")
+    parameter = next(model.parameters(), torch.empty(0))
+    return torch.rand(sizes, dtype=parameter.dtype, device=parameter.device)
 
 
 def _count(module: nn.Module) -> int:

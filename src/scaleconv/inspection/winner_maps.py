@@ -1,4 +1,7 @@
-"""Which scale wins: at every position of every layer, and as a share of all positions."""
+"""Which scale wins: at every position of every layer, and as a share of all positions.
+
+`nn.observe.winner_of` says who has won where scales tie: scale 1.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,17 +10,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..nn.observe import check_images, evaluating, find_layers, watching_winners
+from ..nn.observe import (
+    Call,
+    batches_of,
+    check_call,
+    evaluating,
+    find_layers,
+    images_of,
+    run,
+    watching_winners,
+)
 from ..ops.checks import check_count
-from ..table import Table, terminal_width
-from .pictures import Figure, make_figure, name_the_layers, scale_colours
+from ..table import Table
+from .pictures import (
+    Figure,
+    Tabled,
+    make_figure,
+    name_the_layers,
+    reach_of,
+    scale_bar,
+    scale_colours,
+    show_image,
+    show_scales,
+    sizes_as_text,
+)
 
 Shares = dict[float, float]
 
 
-@dataclass(frozen=True)
-class Winners:
-    """What `winners` found.
+@dataclass(frozen=True, repr=False)
+class Winners(Tabled):
+    """What `winners` found. It shows itself as a table.
 
     Attributes:
         images: (N, C, H, W), those that the network saw.
@@ -27,40 +50,44 @@ class Winners:
     images: Tensor
     maps: dict[str, Tensor]
 
+    def table(self) -> Table:
+        rows = [(name, sizes_as_text(found.shape)) for name, found in self.maps.items()]
+        return Table(f"Winning scales on {len(self.images)} images", ("layer", "map"), rows)
+
+    def tables(self) -> list[Table]:
+        return [self.table()]
+
     def plot(self, image: int = 0) -> Figure:
         """Draw an image and, for each layer, the winning scale at every position, the geometric mean over the maps."""
         if check_count("image", image, least=0) >= len(self.images):
             raise ValueError(f"`image` must be from 0 to {len(self.images) - 1}, got {image}")
         figure, axes = make_figure(1 + len(self.maps))
-        shown = self.images[image].float().cpu()
-        axes[0].imshow(shown.mean(0).numpy(), cmap="gray")
-        axes[0].set_title("image")
-        reach = max(float(each.log2().abs().max()) for each in self.maps.values()) or 1.0
+        show_image(axes[0], self.images[image], "image")
+        scales = sorted({float(scale) for found in self.maps.values() for scale in found.unique()})
+        reach = reach_of(scales)
         for axis, (name, found) in zip(axes[1:], self.maps.items(), strict=True):
-            drawn = axis.imshow(found[image].log2().mean(0).cpu().numpy(), cmap="coolwarm", vmin=-reach, vmax=reach)
-            axis.set_title(name)
-        for axis in axes:
-            axis.set_xticks([])
-            axis.set_yticks([])
-        ticks = [-reach, 0, reach]
-        bar = figure.colorbar(drawn, ax=list(axes), ticks=ticks, label="winning scale")
-        bar.set_ticklabels([f"{2**tick:.3g}" for tick in ticks])
+            show_scales(axis, found[image].log2().mean(0).exp2(), reach, name)
+        scale_bar(figure, axes, scales, reach)
         return figure
 
 
-def winners(model: nn.Module, images: Tensor) -> Winners:
+def winners(model: nn.Module, images: Tensor | Iterable[Any], *, call: Call | None = None) -> Winners:
     """Find, for each scale-invariant layer, which scale won at every position.
 
-    A scale above 1 won where the pattern is smaller than the filter. A layer that is called several times shows its
-    last call.
+    A scale above 1 won where the pattern is smaller than the filter. Where scales tie, as on a constant background,
+    scale 1 has won. A layer that is called several times shows its last call. All maps are kept in memory.
 
     Args:
         model: a network with `SIConv2d`, as `convert` returns it.
-        images: (N, C, H, W), as the network takes them.
+        images: (N, C, H, W), as the network takes them; or an iterable of batches, such as a `DataLoader`. A batch may
+            be a tuple, a list or a mapping: the first tensor like images in it is taken.
+        call: a function of the model and a batch that runs the network, if it takes more than images. What it returns
+            does not matter.
 
     Raises:
-        TypeError: `model` is not a Module, or `images` not a tensor.
-        ValueError: the network has no `SIConv2d`, or the images another shape.
+        TypeError: an argument of the wrong type, or a batch without images.
+        ValueError: the network has no `SIConv2d`, or there are no images, or images of another shape, or batches of
+            images of different sizes.
 
     Example:
         >>> from scaleconv import convert
@@ -69,20 +96,33 @@ def winners(model: nn.Module, images: Tensor) -> Winners:
         >>> {name: tuple(scales.shape) for name, scales in found.maps.items()}
         {'0': (5, 4, 10, 10), '2': (5, 2, 8, 8)}
     """
-    layers, images = find_layers(model), check_images(images)
-    maps: dict[str, Tensor] = {}
+    layers = find_layers(model)
+    check_call(call)
+    pictures: list[Tensor] = []
+    maps: dict[str, list[Tensor]] = {}
+    of_batch: dict[str, Tensor] = {}
 
     def keep(name: str, winner: Tensor) -> None:
-        maps[name] = torch.tensor(layers[name].scales, device=winner.device)[winner.long()]
+        of_batch[name] = torch.tensor(layers[name].scales, device=winner.device)[winner.long()]
 
     with evaluating(model), watching_winners(layers, keep):
-        model(images)
-    return Winners(images, maps)
+        for place, batch in enumerate(batches_of(images)):
+            some = images_of(batch, f"images[{place}]")
+            if pictures and some.shape[1:] != pictures[0].shape[1:]:
+                sizes = f"{tuple(pictures[0].shape[1:])} and {tuple(some.shape[1:])}"
+                raise ValueError(f"`images` must be of one size in all batches, got {sizes}")
+            of_batch.clear()
+            run(model, batch, call)
+            pictures.append(some)
+            for name, found in of_batch.items():
+                maps.setdefault(name, []).append(found)
+    complete = {name: torch.cat(found) for name, found in maps.items() if len(found) == len(pictures)}
+    return Winners(torch.cat(pictures), complete)
 
 
-@dataclass(frozen=True)
-class ScaleUsage:
-    """What `scale_usage` found. `str` gives a table.
+@dataclass(frozen=True, repr=False)
+class ScaleUsage(Tabled):
+    """What `scale_usage` found. It shows itself as a table.
 
     Attributes:
         shares: for each layer the share of its outputs that each scale won, between 0 and 1.
@@ -91,9 +131,6 @@ class ScaleUsage:
 
     shares: dict[str, Shares]
     images: int
-
-    def __str__(self) -> str:
-        return self.table().text(terminal_width())
 
     @property
     def scales(self) -> list[float]:
@@ -107,6 +144,9 @@ class ScaleUsage:
         ]
         title = f"Outputs won by each scale, percent, on {self.images} images"
         return Table(title, ("layer", *(f"{scale:.3g}" for scale in self.scales)), rows)
+
+    def tables(self) -> list[Table]:
+        return [self.table()]
 
     def plot(self) -> Figure:
         """Draw the shares of each layer as a bar."""
@@ -122,16 +162,20 @@ class ScaleUsage:
         return figure
 
 
-def scale_usage(model: nn.Module, batches: Tensor | Iterable[Any]) -> ScaleUsage:
+def scale_usage(model: nn.Module, images: Tensor | Iterable[Any], *, call: Call | None = None) -> ScaleUsage:
     """Count how often each scale wins, in each scale-invariant layer.
+
+    Where scales tie, as on a constant background, scale 1 has won: the other scales were not needed there.
 
     Args:
         model: a network with `SIConv2d`, as `convert` returns it.
-        batches: images (N, C, H, W), or an iterable of such batches. A `DataLoader` will do: of a batch that is a tuple
-            or a list, the first part is taken.
+        images: (N, C, H, W), as the network takes them; or an iterable of batches, such as a `DataLoader`. A batch may
+            be a tuple, a list or a mapping: the first tensor like images in it is taken.
+        call: a function of the model and a batch that runs the network, if it takes more than images. What it returns
+            does not matter.
 
     Raises:
-        TypeError: `model` is not a Module, or a batch not a tensor.
+        TypeError: an argument of the wrong type, or a batch without images.
         ValueError: the network has no `SIConv2d`, or there are no images, or images of another shape.
 
     Example:
@@ -142,22 +186,17 @@ def scale_usage(model: nn.Module, batches: Tensor | Iterable[Any]) -> ScaleUsage
         ([1.0, 2.0], 1.0)
     """
     layers = find_layers(model)
-    if not isinstance(batches, Iterable):
-        raise TypeError(f"`batches` must be images or an iterable of batches, got {batches!r}")
+    check_call(call)
     counts = {name: torch.zeros(len(layer.scales), dtype=torch.long) for name, layer in layers.items()}
-    images = 0
+    seen = 0
 
     def count(name: str, winner: Tensor) -> None:
         counts[name] += torch.bincount(winner.flatten().long(), minlength=len(counts[name])).cpu()
 
     with evaluating(model), watching_winners(layers, count):
-        for place, batch in enumerate([batches] if isinstance(batches, Tensor) else batches):
-            name = "batches" if batch is batches else f"batches[{place}]"
-            some = check_images(batch[0] if isinstance(batch, tuple | list) and batch else batch, name)
-            images += len(some)
-            model(some)
-    if not images:
-        raise ValueError("`batches` must hold images, got none")
+        for place, batch in enumerate(batches_of(images)):
+            seen += len(images_of(batch, f"images[{place}]"))
+            run(model, batch, call)
     shares = {
         name: {
             scale: float(won) / int(counts[name].sum()) for scale, won in zip(layer.scales, counts[name], strict=True)
@@ -165,4 +204,4 @@ def scale_usage(model: nn.Module, batches: Tensor | Iterable[Any]) -> ScaleUsage
         for name, layer in layers.items()
         if counts[name].sum()
     }
-    return ScaleUsage(shares, images)
+    return ScaleUsage(shares, seen)

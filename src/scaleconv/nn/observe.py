@@ -4,18 +4,23 @@ A network may take and return more than a tensor. Every tool that runs one takes
 batch that returns the tensor to look at; here is what that means without one, and what the messages say.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.hooks import RemovableHandle
 
 from .layers import SIConv2d
 
 Call = Callable[[Any, Any], Any]  # of the model and a batch; returns the tensor to look at
+Path = tuple[Any, ...]  # keys, one inside the other
+
+CONTAINERS = (Mapping, tuple, list)
+NAMED = 8  # of what is inside an answer, in a message
+ROUNDINGS, MOST_ROUNDING = 64, 0.01  # see `winner_of`
 
 
 def check_module(model: Any) -> None:
@@ -56,40 +61,56 @@ def check_call(call: Any) -> None:
 def images_of(batch: Any, name: str = "images") -> Tensor:
     """The images of a batch: the batch itself, or the first tensor like images in a tuple, a list or a mapping.
 
+    Raises:
+        TypeError: there are none.
+        ValueError: they are of another shape than (N, C, H, W), N at least 1.
+
     Example:
         >>> images_of({"labels": torch.arange(2), "pixel_values": torch.rand(2, 3, 8, 8)}).shape
         torch.Size([2, 3, 8, 8])
     """
-    return check_images(batch if _is_image_batch(batch) else _first_images(batch), name)
+    path = find_path(batch, _is_image_batch)
+    if path is None and isinstance(batch, CONTAINERS):
+        raise TypeError(f"`{name}` must hold a floating-point tensor (N, C, H, W), got {describe(batch)}")
+    return check_images(_follow(batch, path or ()), name)
 
 
 def with_images(batch: Any, images: Tensor) -> Any:
-    """The batch with other images in the place of its own."""
-    if isinstance(batch, Tensor):
-        return images
-    leaves, structure = _flatten(batch)
-    place = next(place for place, leaf in enumerate(leaves) if _is_image_batch(leaf))
-    return tree_unflatten([*leaves[:place], images, *leaves[place + 1 :]], structure)
+    """The batch with other images in the place of its own; what holds them is of the same kind as before.
+
+    Example:
+        >>> with_images((torch.rand(2, 1, 8, 8), "labels"), torch.zeros(2, 1, 1, 1))
+        (tensor([[[[0.]]],
+        <BLANKLINE>
+        <BLANKLINE>
+                [[[0.]]]]), 'labels')
+    """
+    images_of(batch)  # or it says what is wrong
+    return _replaced(batch, find_path(batch, _is_image_batch) or (), images)
 
 
-def batches_of(images: Any, size: int, name: str = "images") -> Iterator[Any]:
-    """The batches of a `DataLoader` or another iterable, whatever they hold; a tensor is split into some of this size.
+def batches_of(images: Any, size: int | None = None, name: str = "images") -> Iterator[Any]:
+    """The batches of a `DataLoader` or another iterable, whatever they hold; a mapping is one batch.
+
+    A tensor is split into batches of `size` images, or is one batch.
 
     Raises:
         TypeError: neither a tensor nor an iterable.
         ValueError: there are no images.
     """
     if isinstance(images, Tensor):
-        yield from check_images(images, name).split(size)
-        return
-    if isinstance(images, str | Mapping) or not isinstance(images, Iterable):
+        yield from check_images(images, name).split(size or len(images))
+    elif isinstance(images, Mapping):
+        images_of(images, name)
+        yield images
+    elif isinstance(images, str) or not isinstance(images, Iterable):
         raise TypeError(f"`{name}` must be images (N, C, H, W) or an iterable of batches, got {type(images).__name__}")
-    found = False
-    for batch in images:
-        yield batch
-        found = True
-    if not found:
-        raise ValueError(f"`{name}` must hold images, got none")
+    else:
+        place = -1
+        for place, batch in enumerate(images):  # noqa: B007  # counted for what comes after
+            yield batch
+        if place < 0:
+            raise ValueError(f"`{name}` must hold images, got none")
 
 
 def run(model: nn.Module, batch: Any, call: Call | None = None, name: str = "images") -> Any:
@@ -108,7 +129,9 @@ def answer(model: nn.Module, batch: Any, call: Call | None = None, name: str = "
         return output
     if call is not None:
         raise TypeError(f"`call` must return a tensor, got {describe(output)}")
-    raise TypeError(f"`model` must return a tensor, got {describe(output)}: give `call`, such as {remedy(output)}")
+    raise TypeError(
+        f"`model` must return a tensor, got {describe(output)}: give `call`, such as {remedy(output, batch)}"
+    )
 
 
 def describe(output: Any) -> str:
@@ -119,38 +142,78 @@ def describe(output: Any) -> str:
         "dict with 'out', 'aux'"
     """
     kind = type(output).__name__
-    if isinstance(output, Mapping):
-        return f"{kind} with {', '.join(map(repr, output))}" if output else f"{kind} without anything"
-    return f"{kind} of {len(output)}" if isinstance(output, tuple | list) else kind
+    if isinstance(output, tuple | list):
+        return f"{kind} of {len(output)}"
+    names = list(output) if isinstance(output, Mapping) else list(getattr(output, "__dict__", ()))
+    if names:
+        listed = ", ".join(map(repr, names[:NAMED])) + (", …" if len(names) > NAMED else "")
+        return f"{kind} with {listed}"
+    return f"{kind} without anything" if isinstance(output, Mapping) else kind
 
 
-def remedy(output: Any) -> str:
-    """A `call` that takes the first tensor of such an answer.
+def remedy(output: Any, batch: Any = None) -> str:
+    """A `call` that takes the first tensor of such an answer, where the network takes the images of such a batch.
 
     Example:
-        >>> remedy({"out": torch.rand(1)})
-        "lambda model, batch: model(batch)['out']"
+        >>> remedy({"out": torch.rand(1)}, (torch.rand(1, 3, 8, 8), torch.tensor([7])))
+        "lambda model, batch: model(batch[0])['out']"
     """
-    place = "…"
-    if isinstance(output, Mapping):
-        place = next((f"[{key!r}]" for key, value in output.items() if isinstance(value, Tensor)), "[…]")
-    elif isinstance(output, tuple | list):
-        place = next((f"[{index}]" for index, value in enumerate(output) if isinstance(value, Tensor)), "[…]")
-    return f"lambda model, batch: model(batch){place}"
+    images = _as_code(find_path(batch, _is_image_batch) or ())
+    place = find_path(output, _is_tensor)
+    if place is not None:
+        return f"lambda model, batch: model(batch{images}){_as_code(place)}"
+    parts = getattr(output, "__dict__", {})
+    place = find_path(parts, _is_tensor)
+    taken = "…" if place is None else f".{place[0]}{_as_code(place[1:])}"
+    return f"lambda model, batch: model(batch{images}){taken}"
+
+
+def find_path(value: Any, wanted: Callable[[Any], bool]) -> Path | None:
+    """The keys that lead to the first wanted part of a value, through mappings, tuples and lists; None without one.
+
+    Example:
+        >>> find_path({"a": [0, 1.5], "b": (2.5,)}, lambda part: isinstance(part, float))
+        ('a', 1)
+    """
+    if wanted(value):
+        return ()
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, CONTAINERS) else ()
+    for key, part in parts:
+        path = find_path(part, wanted)
+        if path is not None:
+            return (key, *path)
+    return None
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
 
 
 def _is_image_batch(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 4 and value.is_floating_point()
 
 
-def _first_images(batch: Any) -> Any:
-    """The first leaf like images; the batch itself if there is none, so that the message names it."""
-    return next((leaf for leaf in _flatten(batch)[0] if _is_image_batch(leaf)), batch)
+def _follow(value: Any, path: Path) -> Any:
+    for key in path:
+        value = value[key]
+    return value
 
 
-def _flatten(batch: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure; a mapping of another kind, such as the `BatchFeature` of transformers, as a dictionary."""
-    return tree_flatten(dict(batch) if isinstance(batch, Mapping) else batch)
+def _as_code(path: Path) -> str:
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _replaced(value: Any, path: Path, part: Any) -> Any:
+    """The value with another part at the end of the path; nothing is changed in place."""
+    if not path:
+        return part
+    key, inner = path[0], _replaced(value[path[0]], path[1:], part)
+    if isinstance(value, Mapping):
+        changed: Any = copy.copy(value) if isinstance(value, MutableMapping) else dict(value)
+        changed[key] = inner
+        return changed
+    parts = [*value[:key], inner, *value[key + 1 :]]
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)  # a namedtuple, or not
 
 
 def given_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -199,10 +262,23 @@ def watching_winners(layers: dict[str, SIConv2d], seen: Callable[[str, Tensor], 
 def winner_of(layer: SIConv2d, input: Tensor) -> Tensor:
     """The index in the layer's scales of the level that each of its outputs came from, a uint8 tensor.
 
+    Ties go to scale 1. The layer itself gives them to the scale listed first, and where an image is constant, rounding
+    decides among levels that respond alike: neither says anything about the image. So scale 1 has won wherever no
+    other level exceeds it by more than rounding, which is 64 times the precision of the type, and at most 1 %, of the
+    layer's largest response to the image. Without the other scales, the output there would be the same.
+
     Example:
-        >>> layer = SIConv2d(1, 4, 3, scales=(1, 2))
-        >>> winner_of(layer, torch.rand(2, 1, 9, 9)).shape
-        torch.Size([2, 4, 7, 7])
+        >>> layer = SIConv2d(1, 4, 3, scales=(0.5, 1, 2))
+        >>> winner_of(layer, torch.full((2, 1, 9, 9), 0.3)).unique()
+        tensor([1], dtype=torch.uint8)
     """
-    found: tuple[Tensor, Tensor] = type(layer).forward(layer, input, return_winner=True)  # without the hooks of a call
-    return found[1]
+    scales, forward = layer.scales, type(layer).forward  # without the hooks of a call
+    output, winner = forward(layer, input, return_winner=True)
+    layer.scales = (1.0,)
+    try:
+        unscaled = forward(layer, input)
+    finally:
+        layer.scales = scales
+    largest = unscaled.abs().amax((-3, -2, -1), keepdim=True)
+    rounding = min(ROUNDINGS * torch.finfo(output.dtype).eps, MOST_ROUNDING) * largest
+    return torch.where(output - unscaled <= rounding, scales.index(1.0), winner)
