@@ -101,7 +101,7 @@ def test_names_with_the_signs_of_patterns_are_taken_by_convert():
     model = Named()
     advice = recommend(model, IMAGES, least=0, repeats=1)
     assert list(advice.layers) == [f"layers.{name}" for name in names]
-    assert advice.scales == {f"layers.{name}": each for name, each in scales.items()}
+    assert advice.scales == {f"layers.{name}": each for name, each in zip(names, scales.values(), strict=True)}
     again = convert(model, scales=advice.scales)
     assert [layer.scales for layer in again.layers.values()] == list(scales.values())
 

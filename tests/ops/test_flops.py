@@ -1,5 +1,8 @@
 """The FLOP counters of PyTorch count the layer: numbers counted by hand."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -69,3 +72,18 @@ def test_rotations_and_one_scale_are_counted_too():
     convolution = 2 * 2 * 16 * 3 * 2 * 9
     assert quarter == 2 * convolution + 2 * 2 * (2 * 36 + 3 * 16)  # each pixel is read once, and each response
     assert count(lambda: si_conv2d(images, weight, scales=(1,))) == convolution
+
+
+FIRST_CALL = """
+import torch, scaleconv
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as counter:
+    scaleconv.si_conv2d(torch.rand(1, 2, 6, 6), torch.rand(3, 2, 3, 3), scales=(1, 0.5))
+print(counter.get_total_flops())
+"""
+
+
+def test_the_first_call_of_a_process_is_counted_too():
+    """The formulas are registered when somebody counts, and a counter has a copy of those there were before."""
+    found = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, check=True)
+    assert int(found.stdout) == 2 * (CONVOLUTION + SAMPLING + ALIGNMENT)

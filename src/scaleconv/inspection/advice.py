@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from glob import escape
 from typing import Any
 
 from torch import Tensor, nn
@@ -49,8 +48,8 @@ class Recommendation(Tabled):
 
     @property
     def scales(self) -> dict[str, tuple[float, ...]]:
-        """The scales of each layer, as `convert` takes them: names are patterns there, so `a[0]` becomes `a[[]0]`."""
-        return {escape(name): layer.kept for name, layer in self.layers.items()}
+        """The scales of each layer, as `convert` takes them."""
+        return {name: layer.kept for name, layer in self.layers.items()}
 
     def table(self) -> Table:
         rows = [

@@ -2,7 +2,7 @@
 
 To compilers it is one node whose result has the shape of a convolution's, so one compiled graph serves all sizes. What
 PyTorch needs to know is here: the implementation, the shapes and strides of the results for tracing, the derivative,
-the rules for `torch.vmap`, and how many operations it takes.
+and the rules for `torch.vmap`. `flops` says how many operations it takes.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from .dispatch import is_eager
 from .geometry import count_responses
-from .macs import Macs, count_planned
 from .plan import Plan, make_plan
 from .scale_max import scale_max_backward, scale_max_forward
 from .signature import Settings, Signature
@@ -215,23 +213,6 @@ class EagerTIConv2d(torch.autograd.Function):
             every = ti_conv2d_backward(grad, input, weight, winner, *ctx.settings.arguments, list(needed))
             grads = [one if wanted else None for one, wanted in zip(every, needed, strict=True)]
         return *grads, None
-
-
-@lru_cache(maxsize=1024)
-def _count(plan: Plan) -> Macs:
-    return count_planned(plan)
-
-
-@register_flop_formula(torch.ops.scaleconv.ti_conv2d, get_raw=True)
-def _(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any, out_val: Any = None) -> int:
-    """Floating-point operations of a call: two for each multiply-accumulate, as for PyTorch's own convolution."""
-    return 2 * len(input) * _count(_find_plan(input, weight, arguments)).total
-
-
-@register_flop_formula(torch.ops.scaleconv.ti_conv2d_backward, get_raw=True)
-def _(grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, *arguments: Any, out_val: Any = None) -> int:
-    *settings, needed = arguments
-    return 2 * len(input) * _count(_find_plan(input, weight, settings)).backward(*needed[:2])
 
 
 @ti_conv2d.register_vmap

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor
 
-from . import custom_op
+from . import custom_op, flops
 from .checks import check_flag
 from .dispatch import is_eager, needs_plain_operations, refuse_jit_trace
 from .geometry import competing_order
@@ -180,6 +180,8 @@ def _evaluate(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Set
     if is_eager(images, weight, bias):
         results: tuple[Tensor, Tensor] = custom_op.EagerTIConv2d.apply(images, weight, bias, settings)
         return results
+    if not torch.compiler.is_compiling():
+        flops.tell_counters()
     planned: tuple[Tensor, Tensor] = custom_op.ti_conv2d(images, weight, bias, *settings.arguments)
     return planned
 
