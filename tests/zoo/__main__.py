@@ -1,7 +1,7 @@
 """python -m zoo [--networks 'timm/*'] [--steps convert,train] [--jobs 2]
 
-Every step with every network, some networks at a time. Prints what failed and the table. A run of everything also writes
-the table into docs/networks.md. Exits with 1 if a step failed that does not fail with the plain network.
+Every step with every network, some networks at a time. Prints what failed and the table. A run of everything also
+writes the table into docs/networks.md. Exits with 1 if a step failed that does not fail with the plain network.
 """
 
 import argparse

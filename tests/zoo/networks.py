@@ -152,7 +152,6 @@ for _name in (
     "mobilenet_v3_small",
     "regnet_y_400mf",
     "shufflenet_v2_x0_5",
-    "mnasnet0_5",
 ):
     network(f"torchvision/{_name}")(from_torchvision(_name))
 
@@ -163,7 +162,7 @@ def _():
     return models.DenseNet(growth_rate=8, block_config=(2, 2, 2, 2), num_init_features=16, num_classes=10)
 
 
-@network("torchvision/convnext")
+@network("torchvision/convnext", onnx=True)
 def _():
     convnext = import_module("torchvision.models.convnext")
     blocks = [convnext.CNBlockConfig(*block) for block in ((16, 32, 1), (32, 64, 1), (64, None, 1))]
@@ -176,7 +175,7 @@ network("torchvision/inception_v3", size=(3, 96, 96))(
 )
 
 
-@network("torchvision/vit")
+@network("torchvision/vit", onnx=True)
 def _():
     models = import_module("torchvision.models")
     return models.VisionTransformer(64, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=10)
@@ -200,12 +199,6 @@ def _():
     return models.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
 
 
-@network("torchvision/lraspp", call=item("out"))
-def _():
-    models = import_module("torchvision.models.segmentation")
-    return models.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
-
-
 def make_fpn_backbone():
     utils = import_module("torchvision.models.detection.backbone_utils")
     return utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)
@@ -224,11 +217,6 @@ def _():
     return import_module("torchvision.models.detection").RetinaNet(make_fpn_backbone(), num_classes=3)
 
 
-@network("torchvision/fcos", call=call_detector)
-def _():
-    return import_module("torchvision.models.detection").FCOS(make_fpn_backbone(), num_classes=3)
-
-
 @network("torchvision/r3d_18", size=(3, 4, 32, 32))
 def _():
     return import_module("torchvision.models.video").r3d_18(weights=None, num_classes=10)
@@ -244,16 +232,11 @@ def from_timm(name, **options):
 for _name, _options in {
     "tf_efficientnet_b0": {},  # Conv2dSame
     "repvgg_a0": {},
-    "mobileone_s0": {},
-    "fastvit_t8": {},
-    "resnetv2_50x1_bit": {},  # StdConv2d
+    "fastvit_t8": {"layers": (1, 1, 1, 1)},
+    "resnetv2_50x1_bit": {"layers": (1, 1, 1, 1)},  # StdConv2d
     "nf_regnet_b0": {},  # ScaledStdConv2d
-    "hrnet_w18_small": {},
-    "convnextv2_atto": {},
-    "ghostnet_050": {},
-    "res2net50_14w_8s": {},
-    "skresnet18": {},
-    "edgenext_xx_small": {},
+    "convnextv2_atto": {"depths": (1, 1, 1, 1)},
+    "edgenext_xx_small": {"depths": (1, 1, 2, 1)},
     "coatnet_pico_rw_224": {"img_size": 64},
     "beit_base_patch16_224": {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 2},
     "levit_128s": {"img_size": 64},
@@ -305,7 +288,7 @@ network("transformers/ResNet", call=get("logits"))(
         num_labels=5,
     )
 )
-network("transformers/ConvNext", call=get("logits"))(
+network("transformers/ConvNext", call=get("logits"), onnx=True)(
     from_transformers(
         "ConvNextForImageClassification", "ConvNextConfig", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]
     )
@@ -437,10 +420,7 @@ def from_monai(name, **options):
 
 _in_out = {"in_channels": 1, "out_channels": 3}
 _unet = {**_in_out, "channels": (8, 16, 32), "strides": (2, 2), "num_res_units": 1}
-network("monai/UNet", size=(1, 64, 64))(from_monai("UNet", spatial_dims=2, **_unet))
-network("monai/AttentionUnet", size=(1, 64, 64))(
-    from_monai("AttentionUnet", spatial_dims=2, **_in_out, channels=(8, 16, 32), strides=(2, 2))
-)
+network("monai/UNet", size=(1, 64, 64), onnx=True)(from_monai("UNet", spatial_dims=2, **_unet))
 network("monai/BasicUNet", size=(1, 64, 64))(
     from_monai("BasicUNet", spatial_dims=2, **_in_out, features=(8, 8, 16, 16, 24, 8))
 )
@@ -548,7 +528,7 @@ def from_kornia(name, **options):
 
 network("kornia/HardNet", size=(1, 32, 32))(from_kornia("HardNet", pretrained=False))
 network("kornia/HyNet", size=(1, 32, 32))(from_kornia("HyNet", pretrained=False))
-network("kornia/KeyNet", size=(1, 64, 64))(from_kornia("KeyNet", pretrained=False))
+network("kornia/KeyNet", size=(1, 64, 64), onnx=True)(from_kornia("KeyNet", pretrained=False))
 
 
 def call_disk(model, batch):
@@ -556,8 +536,3 @@ def call_disk(model, batch):
 
 
 network("kornia/DISK", call=call_disk)(from_kornia("DISK"))
-
-
-@network("kornia/DexiNed")
-def _():
-    return import_module("kornia.models.dexined").DexiNed(pretrained=False)

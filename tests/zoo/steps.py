@@ -1,4 +1,4 @@
-"""What a user does with a converted network, step by step; each step raises `Failed`, or whatever goes wrong.
+"""What a user does with a converted network, step by step; each step raises `FailedError`, or whatever goes wrong.
 
 A step is a function of a `Case`. Most make sense for the plain network, too: what fails there as well is not ours.
 """
@@ -27,17 +27,17 @@ from .networks import ENTRIES, Entry
 
 SCALES = (1, 0.7, 1.5)
 LAYERS = (SIConv1d, SIConv2d, SIConv3d)
-SECONDS = 180  # of a step
+SECONDS = 180  # of processor time, for a step
 OURS = str(Path(scaleconv.__file__).parent)
 
 PASSED, LEFT_OUT, FAILED, FAILED_PLAIN = "✓", "–", "✗", "plain ✗"
 
 
-class Failed(Exception):
+class FailedError(Exception):
     """A step ran, and found something wrong."""
 
 
-class LeftOut(Exception):
+class LeftOutError(Exception):
     """A step does not apply, for the reason given."""
 
 
@@ -150,7 +150,7 @@ class Case:
             return function(*arguments, **options)
         except TypeError as error:
             if "unexpected keyword argument 'call'" in str(error):
-                raise Failed("`call` missing") from None
+                raise FailedError("`call` missing") from None
             self._refused(error)
             raise
         except ValueError as error:
@@ -160,12 +160,12 @@ class Case:
     def _refused(self, error):
         """Tools for images may refuse other inputs, if they say so."""
         if len(self.entry.size) != 3 and is_message(error):
-            raise LeftOut(first_line(error)) from None
+            raise LeftOutError(first_line(error)) from None
 
 
 def require(holds, otherwise):
     if not holds:
-        raise Failed(otherwise)
+        raise FailedError(otherwise)
 
 
 def distance(found, expected):
@@ -244,7 +244,7 @@ def train_channels_last(case):
     """Trains; and answers and derives as the contiguous network does."""
     layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(case.batch().ndim)
     if layout is None:
-        raise LeftOut("there is no such layout of sequences")
+        raise LeftOutError("there is no such layout of sequences")
     train_two_steps(case, layout)
     answers, grads = [], []
     for each in (layout, torch.contiguous_format):
@@ -374,7 +374,7 @@ def pyramid_of_it(case):
                 raise
             note = first_line(error)
             if size == sizes[-1] or 'size="input"' not in str(error):
-                raise LeftOut(note) from None
+                raise LeftOutError(note) from None
     require(torch.equal(case.answer(plain), expected), "the network in it is damaged")
     return f'with `size="input"`: {note}' if note else None
 
@@ -409,7 +409,7 @@ def compile_it(case):
 def export_to_onnx(case):
     """Also run, by onnxruntime."""
     if not case.entry.onnx:
-        raise LeftOut("not tried: minutes")
+        raise LeftOutError("not tried: minutes")
     import onnxruntime
 
     network, batch = case.single(), case.batch()
@@ -425,21 +425,21 @@ def export_to_onnx(case):
 
 @contextmanager
 def time_limit(seconds):
-    """Raise `Failed` after so many seconds; only a main thread can."""
+    """Raise `FailedError` after so many seconds of processor time; only a main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(*_):
-        raise Failed(f"not done after {seconds} s")
+        raise FailedError(f"not done after {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def attempt(each, case):
@@ -447,9 +447,9 @@ def attempt(each, case):
     try:
         with time_limit(SECONDS):
             return Outcome(PASSED, each.run(case) or "")
-    except LeftOut as reason:
+    except LeftOutError as reason:
         return Outcome(LEFT_OUT, str(reason))
-    except Failed as reason:
+    except FailedError as reason:
         return Outcome(FAILED, str(reason))
     except Exception as error:
         return Outcome(FAILED, f"{type(error).__name__}: {first_line(error)}")
@@ -477,10 +477,10 @@ def run_network(entry, steps):
 
 
 def run_by_name(name, steps):
-    """The same in a process of its own, and how many seconds it took."""
+    """The same in a process of its own, and how many seconds of processor time it took."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    start = time.perf_counter()
+    start = time.process_time()
     outcomes = run_network(ENTRIES[name], [STEPS[each] for each in steps])
-    return outcomes, time.perf_counter() - start
+    return outcomes, time.process_time() - start
