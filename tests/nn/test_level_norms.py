@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from helpers.loops import random
 from helpers.tolerance import assert_close
@@ -95,3 +96,121 @@ def test_compiled_training_has_the_statistics_of_eager():
     compiled = torch.compile(ScaleInvariant(module, SCALES), fullgraph=True, backend="aot_eager")
     assert_close(compiled(images), eager(images))
     assert_close(module[4].running_var, eager.module[4].running_var)
+
+
+class Checkpointed(nn.Module):
+    """Computes its blocks, or some of them, once more in the backward pass."""
+
+    def __init__(self, blocks, reentrant):
+        super().__init__()
+        self.blocks, self.reentrant = nn.ModuleList(blocks), reentrant
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x) if self.reentrant is None else checkpoint(block, x, use_reentrant=self.reentrant)
+        return x
+
+
+def blocks():
+    torch.manual_seed(3)
+    first = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU())
+    second = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2))
+    return [first.double(), second.double()]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("images_need_gradients", [True, False])
+def test_activation_checkpointing_gives_the_gradients_of_the_network_without_it(reentrant, images_need_gradients):
+    images, found = random(3, 2, 16, 14), []
+    for kind in (None, reentrant):
+        # A stem outside, because reentrant checkpointing needs an input with a gradient.
+        stem = nn.Conv2d(2, 2, 1).double()
+        nn.init.eye_(stem.weight.data.view(2, 2))
+        pyramid = ScaleInvariant(nn.Sequential(stem, Checkpointed(blocks(), kind)), SCALES, stride=1, offset=2)
+        given = images.clone().requires_grad_(images_need_gradients)
+        for _ in range(2):  # nothing is left over from the first
+            pyramid.zero_grad()
+            given.grad = None
+            output = pyramid(given)
+            output.square().sum().backward()
+        grads = [parameter.grad for parameter in pyramid.module[1].parameters()]
+        found.append([output.detach(), *grads, *([given.grad] if images_need_gradients else [])])
+    for expected, actual in zip(*found, strict=True):
+        assert type(actual) is torch.Tensor
+        assert_close(actual, expected)
+
+
+class Skipping(nn.Module):
+    """Leaves out its first norm where the image is small."""
+
+    def __init__(self, smallest):
+        super().__init__()
+        self.first, self.second, self.smallest = nn.BatchNorm2d(2), nn.BatchNorm2d(2), smallest
+        nn.init.constant_(self.first.weight, 5.0)
+
+    def forward(self, x):
+        return self.second(self.first(x) if x.shape[2] >= self.smallest else x)
+
+
+def test_statistics_belong_to_their_layer_also_where_a_level_skips_one():
+    module, images = Skipping(smallest=8).double(), random(3, 2, 12, 12) + 2
+    pyramid = ScaleInvariant(module, (1, 0.5), pool="mean", stride=1, offset=0)
+    level = pyramid._level(images, 0.5, (6, 6))
+    first = 5 * (images - images.mean((0, 2, 3), True)) / (images.var((0, 2, 3), False, True) + 1e-5).sqrt()
+    mean, variance = first.mean((0, 2, 3), True), first.var((0, 2, 3), keepdim=True, unbiased=False)
+    expected = (level - mean) / (variance + 1e-5).sqrt()  # by the second layer alone
+    seen = []
+    module.second.register_forward_hook(lambda _module, _given, output: seen.append(output.detach()))
+    pyramid(images)
+    assert_close(seen[1].as_subclass(torch.Tensor), expected)
+
+
+def test_a_layer_that_scale_1_skips_is_refused():
+    class Inverse(Skipping):
+        def forward(self, x):
+            return self.second(self.first(x) if x.shape[2] < self.smallest else x)
+
+    pyramid = ScaleInvariant(Inverse(smallest=8).double(), (1, 0.5), stride=1, offset=0)
+    with pytest.raises(ValueError, match=r"BatchNorm2d of 2 channels at scale 1.*norm=\"level\""):
+        pyramid(random(3, 2, 12, 12))
+
+
+def test_a_layer_that_is_called_several_times_has_statistics_for_each_call():
+    torch.manual_seed(0)
+    shared, images = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU()).double(), []
+    images = random(3, 2, 12, 10)
+    repeated = nn.Sequential(shared, shared)
+    alone = nn.Sequential(shared, copy.deepcopy(shared))  # the same weights, in layers of their own
+    outputs = [ScaleInvariant(module, SCALES, stride=1, offset=0)(images) for module in (repeated, alone)]
+    assert_close(*outputs)
+
+
+def test_a_shared_layer_called_more_often_at_some_levels_or_computed_again_is_refused():
+    norm = nn.BatchNorm2d(2).double()
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, x):
+            return self.norm(self.norm(x)) if x.shape[2] >= 8 else self.norm(x)
+
+    with pytest.raises(ValueError, match="2 calls at scale 1 and 1 at another"):
+        ScaleInvariant(Twice(), (1, 0.5), stride=1, offset=0)(random(3, 2, 12, 12))
+    again = Checkpointed([norm, norm], reentrant=False)
+    output = ScaleInvariant(again, (1, 0.5), stride=1, offset=0)(random(3, 2, 12, 12).requires_grad_())
+    with pytest.raises(ValueError, match="once where activation checkpointing computes it again"):
+        output.sum().backward()
+
+
+def test_statistics_of_half_precision_are_taken_in_float32():
+    """A mean of bfloat16 numbers, kept as one, is off by half a percent; BatchNorm itself has it in float32."""
+    images = (random(4, 2, 30, 30) * 3 + 100).to(torch.bfloat16)
+    module = nn.Sequential(nn.BatchNorm2d(2), nn.Flatten(2), Third())
+    output = ScaleInvariant(module, (1, 2), pool="mean")(images).float()
+    level = ScaleInvariant(nn.Identity(), (1, 2), stride=1, offset=0)._level(images, 2.0, (60, 60)).double()
+    exact = images.double()
+    mean, variance = exact.mean((0, 2, 3), True), exact.var((0, 2, 3), keepdim=True, unbiased=False)
+    expected = sum(((each - mean) / (variance + 1e-5).sqrt()).pow(3).mean((2, 3)) / 2 for each in (exact, level))
+    assert (output - expected).abs().max() < 0.06

@@ -1,5 +1,6 @@
 """The grid of a module with map output, its total stride and the centre of its first output, found from sizes."""
 
+import copy
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -33,10 +34,12 @@ def find_grid(module: nn.Module, channels: int) -> tuple[Pair, Pair]:
         if _is_uneven(layer):
             raise ValueError(f"{cannot} {name or 'module'} (={layer}) does not treat both sides of the image alike")
 
+    blank = without_data(module)
+
     @cache
     def outputs(length: int) -> tuple[int, int]:
         try:
-            return _map_size(module, channels, length)
+            return _map_size(blank, channels, length)
         except Exception as error:
             raise ValueError(f"{cannot} the module takes no image of {length}×{length} pixels ({error})") from error
 
@@ -57,25 +60,26 @@ def find_grid(module: nn.Module, channels: int) -> tuple[Pair, Pair]:
 
 
 def _map_size(module: nn.Module, channels: int, length: int) -> tuple[int, int]:
-    """(height, width) of the module's answer to a square image; computes nothing and changes nothing."""
-    training = [layer for layer in module.modules() if layer.training]
+    """(height, width) of what a module without data answers to a square image."""
     with _disable_current_modes(), torch.no_grad():
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        empty = {name: _without_data(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-        images = _without_data((1, channels, length, length), torch.float32)
-        try:
-            for layer in training:  # BatchNorm in training would refuse a single number, or read how many it has seen
-                layer.training = False
-            height, width = torch.func.functional_call(module, empty, images).shape[2:]
-        finally:
-            for layer in training:
-                layer.training = True
+        height, width = module(torch.empty((1, channels, length, length), device="meta")).shape[2:]
     return int(height), int(width)
 
 
-def _without_data(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Of one floating-point type, for autocast does not reach tensors without data."""
-    return torch.empty(tuple(shape), dtype=torch.float32 if dtype.is_floating_point else dtype, device="meta")
+def without_data(module: nn.Module) -> nn.Module:
+    """A copy in evaluation mode whose tensors have shapes and no data, so that a call computes nothing.
+
+    Of one floating-point type, for autocast does not reach such tensors.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    tensors += [value for layer in module.modules() for value in vars(layer).values() if isinstance(value, Tensor)]
+    with _disable_current_modes():
+        empty: dict[int, Any] = {}
+        for tensor in tensors:
+            dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+            blank = torch.empty(tensor.shape, dtype=dtype, device="meta")
+            empty[id(tensor)] = nn.Parameter(blank, False) if isinstance(tensor, nn.Parameter) else blank
+        return copy.deepcopy(module, empty).eval()
 
 
 def _is_uneven(layer: nn.Module) -> bool:

@@ -1,4 +1,9 @@
-"""BatchNorm of a module that meets levels of several sizes in training: scale 1 has the statistics for all of them."""
+"""BatchNorm of a module that meets levels of several sizes in training: scale 1 has the statistics for all of them.
+
+A level is a tensor that knows its pass of the pyramid, and so is everything that is computed from it. A BatchNorm that
+sees it finds there what scale 1 had in this very layer: in the forward pass, and in the backward pass if activation
+checkpointing computes the layer once more. The module itself is not touched.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,56 +12,193 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, get_default_nowrap_functions
+from torch.utils._pytree import tree_iter, tree_map_only
 
 Moments = tuple[Tensor, Tensor]  # mean and variance
+ARGUMENTS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")  # of F.batch_norm
+INSTEAD = 'use norm="level", or size="input"'
 
 
 def training_norms(module: nn.Module) -> list[_BatchNorm]:
-    """Those that normalise by the batch, and keep running statistics for evaluation."""
+    """Those that normalise by the batch, and keep running statistics for evaluation.
+
+    Raises:
+        ValueError: one of them shares its statistics with other processes, where they cannot be looked up.
+    """
     norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
-    return [norm for norm in norms if norm.training and norm.running_mean is not None]
+    norms = [norm for norm in norms if norm.training and norm.running_mean is not None]
+    if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms) and torch.distributed.is_initialized():
+        raise ValueError(f"`module` must not hold a SyncBatchNorm in training at levels of several sizes: {INSTEAD}")
+    return norms
 
 
-ARGUMENTS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")  # of F.batch_norm
+class Pass:
+    """What scale 1 has in each BatchNorm, in one pass of the pyramid.
 
-
-def _in_training(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    """The arguments by name, if evaluation will be by running statistics; else none."""
-    given = {**dict(zip(ARGUMENTS, args, strict=False)), **(kwargs or {})}
-    return given if given["training"] and given["running_mean"] is not None else {}
-
-
-class Recorded(TorchFunctionMode):
-    """Records the mean and variance of each batch that a BatchNorm in training normalises."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.statistics: list[Moments] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.batch_norm and (given := _in_training(args, kwargs)):
-            x = given["x"].float() if given["x"].dtype in (torch.float16, torch.bfloat16) else given["x"]
-            axes = [0, *range(2, x.ndim)]
-            self.statistics.append((x.mean(axes), x.var(axes, unbiased=False)))
-        return func(*args, **(kwargs or {}))
-
-
-class Applied(TorchFunctionMode):
-    """Normalises by recorded statistics, in the order of the calls, where a BatchNorm in training would by its batch.
-
-    The gradient goes through the statistics, as in BatchNorm. Without it training stalls: what moves the statistics of
-    scale 1 moves the other levels, too. Running statistics stay as they are.
+    The gradient goes through these statistics, as in BatchNorm. Without it training stalls: what moves the statistics
+    of scale 1 moves the other levels, too. Running statistics are those of scale 1 alone.
     """
 
-    def __init__(self, statistics: Sequence[Moments]) -> None:
+    def __init__(self, norms: Sequence[_BatchNorm]) -> None:
+        self.norms = norms
+        self.statistics: list[list[Moments]] = [[] for _ in norms]  # of each layer, in the order of its calls
+        self.counts = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
+        self.differentiated = torch.is_grad_enabled()
+        self.ended = False
+
+    def end(self) -> None:
+        """All levels were seen, and count as one batch; what is called from now on is computed once more."""
+        self.ended = True
+        for norm, count, statistics in zip(self.norms, self.counts, self.statistics, strict=True):
+            norm.num_batches_tracked.copy_(count + len(statistics))  # type: ignore[union-attr]
+
+    def find(self, given: dict[str, Any]) -> int | None:
+        """The place of the layer that normalises in training, by its running mean; None for any other."""
+        if given.get("training") and given["running_mean"] is not None:
+            for place, norm in enumerate(self.norms):
+                if norm.running_mean is given["running_mean"]:
+                    return place
+        return None
+
+    def name(self, place: int) -> str:
+        return f"{type(self.norms[place]).__name__} of {self.norms[place].num_features} channels"
+
+
+class Level:
+    """One call of the module within a pass: the `first`, with scale 1 in it, has the statistics for all others."""
+
+    def __init__(self, whole: Pass, first: bool) -> None:
+        self.whole, self.first = whole, first
+        self.calls = [0] * len(whole.norms)
+
+    def end(self) -> None:
+        for place, (calls, statistics) in enumerate(zip(self.calls, self.whole.statistics, strict=True)):
+            if 0 < calls != len(statistics) > 1:
+                raise ValueError(
+                    f"`module` must call its {self.whole.name(place)} as often at every level, or once at most, "
+                    f"got {len(statistics)} calls at scale 1 and {calls} at another: {INSTEAD}"
+                )
+
+    def batch_norm(self, *args: Any, **kwargs: Any) -> Tensor:
+        """In place of `torch.nn.functional.batch_norm`."""
+        given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+        place = self.whole.find(given)
+        if place is None:
+            return F.batch_norm(*args, **kwargs)
+        statistics = self.whole.statistics[place]
+        if self.first:
+            return self._own(given["x"], statistics, F.batch_norm(*args, **kwargs), place)
+        number = self._number(place)
+        if number >= len(statistics):
+            raise ValueError(
+                f"`module` must call its {self.whole.name(place)} at scale 1, whose statistics are for all levels, "
+                f"as often as at another: {INSTEAD}"
+            )
+        return _normalise(given["x"], *statistics[number], given["weight"], given["bias"], given["eps"])
+
+    def _own(self, x: Tensor, statistics: list[Moments], normalised: Tensor, place: int) -> Tensor:
+        """Keep the statistics of scale 1; or, computed once more, give them the gradients that they got meanwhile."""
+        moments = _moments(x)  # in any case: checkpointing wants the same operations again
+        if not self.whole.ended:
+            if self.whole.differentiated and not torch.is_grad_enabled():
+                # Reentrant checkpointing: the other levels are differentiated in passes of their own, and before.
+                moments = (moments[0].requires_grad_(), moments[1].requires_grad_())
+            statistics.append(moments)
+        elif (kept := statistics[self._number(place)])[0].is_leaf:
+            return _Receive.apply(normalised, *moments, *kept)  # type: ignore[no-any-return]
+        return normalised
+
+    def _number(self, place: int) -> int:
+        """Which call of the layer this is."""
+        if not self.whole.ended:
+            self.calls[place] += 1
+            return self.calls[place] - 1
+        if len(self.whole.statistics[place]) > 1:
+            raise ValueError(
+                f"`module` must call its {self.whole.name(place)} once where activation checkpointing computes it "
+                f"again, got {len(self.whole.statistics[place])} calls: {INSTEAD}"
+            )
+        return 0
+
+
+def call_at(level: Level, module: nn.Module, x: Tensor) -> Any:
+    """Call the module, whose BatchNorms are told the level."""
+    if torch.compiler.is_compiling():
+        with LevelMode(level):
+            answer = module(x)
+    else:
+        answer = _plain(module(_of_level(x, level)))
+    level.end()
+    return answer
+
+
+class LevelTensor(torch.Tensor):
+    """A tensor of a level. Whatever is computed from it is one, too."""
+
+    level: Level
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        level = next(each.level for each in tree_iter((args, kwargs)) if isinstance(each, cls))
+        with torch._C.DisableTorchFunctionSubclass():
+            result = (level.batch_norm if func is F.batch_norm else func)(*args, **kwargs)
+            return result if func in get_default_nowrap_functions() else _of_level(result, level)
+
+
+def _of_level(value: Any, level: Level) -> Any:
+    """The value with all its tensors, but parameters and what is one already, as tensors of the level."""
+
+    def made(tensor: Tensor) -> Tensor:
+        if type(tensor) is not Tensor:
+            return tensor
+        known = tensor.as_subclass(LevelTensor)
+        known.level = level
+        return known
+
+    return tree_map_only(Tensor, made, value)
+
+
+def _plain(value: Any) -> Any:
+    """The value with plain tensors again."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tree_map_only(LevelTensor, lambda tensor: tensor.as_subclass(Tensor), value)
+
+
+class LevelMode(TorchFunctionMode):
+    """The same for a compiler, which cannot follow such tensors, nor needs to: it sees the whole pass."""
+
+    def __init__(self, level: Level) -> None:
         super().__init__()
-        self.statistics = list(statistics)
+        self.level = level
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.batch_norm and (given := _in_training(args, kwargs)):
-            return _normalise(given["x"], *self.statistics.pop(0), given["weight"], given["bias"], given["eps"])
-        return func(*args, **(kwargs or {}))
+        return (self.level.batch_norm if func is F.batch_norm else func)(*args, **(kwargs or {}))
+
+
+class _Receive(torch.autograd.Function):
+    """The first tensor, while the moments get the gradients that were gathered for them elsewhere."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, normalised: Tensor, mean: Tensor, variance: Tensor, kept_mean: Tensor, kept_variance: Tensor
+    ) -> Tensor:
+        ctx.kept = (kept_mean, kept_variance)
+        return normalised.view_as(normalised)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gathered = [kept.grad for kept in ctx.kept]
+        for kept in ctx.kept:
+            kept.grad = None
+        return grad, *gathered, None, None
+
+
+def _moments(x: Tensor) -> Moments:
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    axes = [0, *range(2, x.ndim)]
+    return x.mean(axes), x.var(axes, unbiased=False)
 
 
 def _normalise(

@@ -5,7 +5,6 @@ levels alike; resampling and pooling are `scaleconv.ops.levels`.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from math import isfinite
 from operator import index
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
 from ..ops.signature import DEFAULT_SCALES, check_scales
 from .grid import Pair, find_grid
-from .level_norms import Applied, Recorded, training_norms
+from .level_norms import Level, Pass, call_at, training_norms
 from .levels_state import ScalesState, scales_as_text
 
 NORMS = ("joint", "level")
@@ -147,19 +146,16 @@ class ScaleInvariant(ScalesState):
         sizes = [self._size_at(image_size, scale) for scale in scales]
         same, *others = self._of_one_size(sizes)
         norms = training_norms(self.module) if others and self.norm == "joint" else []
-        recorded = Recorded()
-        with recorded if norms else nullcontext():
-            responses = self._respond(x, same, scales, sizes)
-        seen = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
+        whole = Pass(norms) if norms else None
+        responses = self._respond(x, same, scales, sizes, Level(whole, first=True) if whole else None)
         first = responses[0]  # to scale 1
         everywhere = torch.ones((), dtype=torch.bool, device=first.device)
         grid = self._grid(index(x.shape[1])) if first.ndim == 4 else None
         for places in others:
             if _fits(sizes[places[0]], grid):
-                with Applied(recorded.statistics) if norms else nullcontext():
-                    responses |= self._respond(x, places, scales, sizes)
-        for norm, count in zip(norms, seen, strict=True):  # the other levels are no batches of their own
-            norm.num_batches_tracked.copy_(count)  # type: ignore[union-attr]
+                responses |= self._respond(x, places, scales, sizes, Level(whole, first=False) if whole else None)
+        if whole:
+            whole.end()
         answers = [Answer(order[0], first, everywhere)]
         for place in sorted(responses)[1:]:
             response, covered = responses[place], everywhere
@@ -188,13 +184,18 @@ class ScaleInvariant(ScalesState):
         return list(groups.values())
 
     def _respond(
-        self, x: Tensor, places: Sequence[int], scales: Sequence[float], sizes: Sequence[Sequence[int]]
+        self,
+        x: Tensor,
+        places: Sequence[int],
+        scales: Sequence[float],
+        sizes: Sequence[Sequence[int]],
+        level: Level | None,
     ) -> dict[int, Tensor]:
-        """What the module answers to levels of one size, by their places."""
+        """What the module answers to levels of one size, by their places; its BatchNorms are told the `level`."""
         levels = [self._level(x, scales[place], sizes[place]) for place in places]
         if len(levels) == 1:
-            return {places[0]: self._answer(levels[0])}
-        answers = self._answer(torch.cat(levels)).unflatten(0, (len(levels), x.shape[0]))
+            return {places[0]: self._answer(levels[0], level)}
+        answers = self._answer(torch.cat(levels), level).unflatten(0, (len(levels), x.shape[0]))
         return dict(zip(places, answers.unbind(), strict=True))
 
     def _size_at(self, image_size: Sequence[int], scale: float) -> Sequence[int]:
@@ -211,8 +212,8 @@ class ScaleInvariant(ScalesState):
         layout = torch.channels_last if is_channels_last(x) else torch.contiguous_format
         return rescale(x, scale, size, self.antialias).contiguous(memory_format=layout)
 
-    def _answer(self, x: Tensor) -> Tensor:
-        answer = self.module(x)
+    def _answer(self, x: Tensor, level: Level | None = None) -> Tensor:
+        answer = self.module(x) if level is None else call_at(level, self.module, x)
         if not isinstance(answer, Tensor):
             raise TypeError(f"`module` must return one tensor, got {type(answer).__name__}")
         if not answer.is_floating_point():

@@ -88,7 +88,17 @@ def run_backward(
 
 
 def is_channels_last(tensor: Tensor) -> bool:
-    return tensor.stride(1) == 1 < tensor.shape[1]
+    """Whether PyTorch takes (N, C, H, W) for channels_last: by its strides, from the innermost axis outwards.
+
+    A contiguous 1×1 map is none, though the channels are innermost in memory there.
+    """
+    least = 0
+    for axis in (1, 3, 2, 0):
+        length, stride = tensor.shape[axis], tensor.stride(axis)
+        if length == 0 or stride < least or (axis == 0 and least == tensor.stride(1)):
+            return False
+        least = stride * length if length > 1 else stride
+    return True
 
 
 def _like(tensor: Tensor, other: Tensor) -> Tensor:

@@ -21,16 +21,24 @@ GPU_CHUNK = 2**26  # bytes that they may take on a GPU however small the layer i
 
 
 def scale_max_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Output (N, M, H0, W0), and the winner by the codes of the levels, both in channels_last."""
+    """Output (N, M, H0, W0), and the winner by the codes of the levels, both in channels_last.
+
+    Neither is a view of a tensor that was made here: autograd forbids to change such a one in place.
+    """
     steps, signature, pixels = _steps(plan), plan.signature, _pixels(input, plan)
-    if plan.identity is None:
-        images = signature.out_channels if plan.planar else len(input)
-        channels = len(input) if plan.planar else signature.out_channels
-        output = pixels.new_empty((images, signature.height.output_size, signature.width.output_size, channels))
-        winner = torch.empty(output.shape, dtype=torch.uint8, device=input.device)
+    size = (signature.height.output_size, signature.width.output_size)
+    if plan.planar:
+        result = pixels.new_empty((signature.out_channels, *size, len(input)))  # and so it is copied in the end
+    elif plan.identity is None:
+        shape = (len(input), signature.out_channels, *size)
+        result = torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=torch.channels_last)
     else:
-        output = to_pixels(conv2d(to_images(pixels) if plan.canvases else input, weight, bias, signature))
-        winner = torch.full(output.shape, plan.identity, dtype=torch.uint8, device=input.device)
+        result = conv2d(to_images(pixels) if plan.canvases else input, weight, bias, signature)
+        result = result.contiguous(memory_format=torch.channels_last)
+    won = torch.empty_like(result, dtype=torch.uint8)
+    output, winner = (each if plan.planar else to_pixels(each) for each in (result, won))
+    if plan.identity is not None:
+        winner.fill_(plan.identity)
     if bias is not None:  # (images, channels) of the output
         bias = bias.unsqueeze(int(plan.planar)).expand(len(output), output.shape[3])
     for canvas in plan.canvases:
@@ -39,8 +47,8 @@ def scale_max_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: 
             part = slice(None) if plan.planar else some  # of the images, which are innermost there
             steps.compete(response, canvas, output[part], winner[part], None if bias is None else bias[part])
     if plan.planar:
-        output, winner = (tensor.permute(3, 1, 2, 0).contiguous() for tensor in (output, winner))
-    return to_images(output), to_images(winner)
+        result, won = (each.permute(3, 0, 1, 2).clone(memory_format=torch.channels_last) for each in (result, won))
+    return result, won
 
 
 def scale_max_backward(
