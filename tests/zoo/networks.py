@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+# Where the name of what is imported differs from that of the library here.
+MODULES = {"smp": "segmentation_models_pytorch"}
+
 Call = Callable[[Any, Any], Tensor]  # of the model and a batch; returns the tensor to look at
 
 
@@ -233,7 +236,7 @@ for _name, _options in {
     "tf_efficientnet_b0": {},  # Conv2dSame
     "repvgg_a0": {},
     "fastvit_t8": {"layers": (1, 1, 1, 1)},
-    "resnetv2_50x1_bit": {"layers": (1, 1, 1, 1)},  # StdConv2d
+    "resnetv2_50x1_bit": {},  # StdConv2d
     "nf_regnet_b0": {},  # ScaledStdConv2d
     "convnextv2_atto": {"depths": (1, 1, 1, 1)},
     "edgenext_xx_small": {"depths": (1, 1, 2, 1)},
@@ -345,7 +348,6 @@ def _():
         backbone_out_indices=[0, 1, 2, 3],
         neck_hidden_sizes=[8, 16, 24, 32],
         fusion_hidden_size=16,
-        initializer_range=0.2,
     )
     model = library.DPTForDepthEstimation(config)
     last = [module for module in model.head.modules() if isinstance(module, nn.Conv2d)][-1]

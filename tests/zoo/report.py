@@ -3,10 +3,9 @@
 import re
 from importlib.metadata import version
 
-from .networks import ENTRIES
+from zoo.networks import ENTRIES, MODULES
 
 BEGIN, END = "<!-- zoo -->", "<!-- /zoo -->"
-PACKAGES = {"smp": "segmentation-models-pytorch"}  # whose names differ from those of the libraries
 
 
 def render(found, steps):
@@ -19,7 +18,7 @@ def render(found, steps):
     notes = {}
     rows = [[name, *(cell(outcomes[step], notes) for step in steps)] for name, outcomes in found.items()]
     libraries = dict.fromkeys(ENTRIES[name].library for name in found)
-    packages = ["torch", *(PACKAGES.get(library, library) for library in libraries)]
+    packages = ["torch", *(MODULES.get(library, library) for library in libraries)]
     versions = ", ".join(f"{package} {version(package).split('+')[0]}" for package in packages)
     lines = [f"{len(found)} networks, {len(steps)} steps. {versions}.", ""]
     lines += [f"| {' | '.join(row)} |" for row in (["network", *steps], ["---"] * (len(steps) + 1), *rows)]
