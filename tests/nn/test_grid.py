@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from scaleconv import ScaleInvariant, SIConv2d
-from scaleconv.nn.grid import find_grid
+from scaleconv.nn.grid import find_grids
 
 SCALES = (0.6, 1.0, 1.7)
 
@@ -24,6 +24,8 @@ GRIDS = {
     "upsampling": (nn.Upsample(scale_factor=2), (0.5, -0.25)),
     "pixel shuffle": (nn.Sequential(nn.Conv2d(2, 9, 3, padding=1), nn.PixelShuffle(3)), (1 / 3, -1 / 3)),
     "down and up": (nn.Sequential(nn.Conv2d(2, 3, 2, 2), nn.ConvTranspose2d(3, 3, 2, 2)), (1, 0)),
+    "down and up by 3": (nn.Sequential(nn.Conv2d(2, 3, 3, 3), nn.Upsample(scale_factor=3)), (1, 0)),
+    "stride of 63": (nn.Conv2d(2, 3, 3, 63), (63, 1)),
     "BatchNorm in training": (nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3)), (1, 0)),
     "BatchNorm that counts": (nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=None)), (1, 1)),
     "half precision": (nn.Conv2d(2, 3, 3).half(), (1, 1)),
@@ -33,22 +35,55 @@ GRIDS = {
 
 @pytest.mark.parametrize(("module", "grid"), GRIDS.values(), ids=GRIDS)
 def test_the_grid_of_a_module_is_found_from_sizes(module, grid):
-    (down, right), (top, left) = find_grid(module, 2)
+    [((down, right), (top, left))] = find_grids(module, 2)
     assert (down, top) == (right, left) == pytest.approx(grid, abs=1e-12)
 
 
 def test_the_grid_may_differ_between_height_and_width():
     module = nn.Conv2d(2, 3, (3, 6), stride=(1, 4), padding=(2, 1))
-    assert find_grid(module, 2) == ((1, 4), (-1, 1.5))
+    assert find_grids(module, 2) == [((1, 4), (-1, 1.5))]
 
 
 def test_finding_the_grid_changes_nothing():
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Dropout())
     before, state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
-    find_grid(module, 2)
+    find_grids(module, 2)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
     assert module.training
+
+
+def test_a_module_that_stands_under_several_names_keeps_its_weights():
+    torch.manual_seed(0)
+    shared = nn.Conv2d(3, 3, 3, padding=1)
+    tied = nn.Conv2d(3, 3, 3, padding=1)
+    tied.weight = shared.weight
+    module = nn.Sequential(shared, nn.ReLU(), shared, tied)
+    module.stem = module[0]
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    images = torch.rand(2, 3, 16, 16)
+    first, second = (ScaleInvariant(module, (1, 0.5, 2))(images) for _ in range(2))
+    assert torch.equal(first, second)
+    assert module[0] is module[2] is module.stem
+    assert module[3].weight is module[0].weight
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+class Strides(nn.Module):
+    """Maps at strides 2 and 4, and scores, as a detection backbone has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 3, 2, 1), nn.Conv2d(3, 4, 3, 2, 1)
+
+    def forward(self, x):
+        near = self.first(x)
+        far = self.second(near)
+        return {"near": near, "far": [far, None], "scores": far.mean((2, 3)), "version": 2}
+
+
+def test_every_map_of_an_answer_has_a_grid_of_its_own():
+    assert find_grids(Strides(), 2) == [((2, 2), (0, 0)), ((4, 4), (0, 0))]
 
 
 class FixedHead(nn.Module):
@@ -62,6 +97,8 @@ UNKNOWN = {
     "a stride of 3/2": (nn.Sequential(nn.Upsample(scale_factor=2), nn.MaxPool2d(3)), r"not one for every whole number"),
     "rounding up": (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), r"0 \(=MaxPool2d.*both sides of the image alike"),
     "uneven padding": (nn.ZeroPad2d((0, 1, 0, 1)), r"does not treat both sides"),
+    "uneven padding of the width": (nn.ZeroPad2d((0, 1, 1, 1)), r"does not treat both sides"),
+    "uneven padding of the height": (nn.ZeroPad2d((1, 1, 2, 1)), r"does not treat both sides"),
     "an even kernel": (nn.Conv2d(2, 2, 4, padding="same"), r"does not treat both sides"),
     "output padding": (nn.ConvTranspose2d(2, 2, 3, 2, output_padding=1), r"does not treat both sides"),
 }

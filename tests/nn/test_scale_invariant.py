@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import re
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -441,11 +442,11 @@ WRONG_ARGUMENTS = {
     "stride alone": ({"stride": 2}, ValueError, "`stride` and `offset` must be given together, got 2 and None"),
     "offset alone": ({"offset": 0}, ValueError, "`stride` and `offset` must be given together, got None and 0"),
     "zero stride": ({"stride": 0, "offset": 0}, ValueError, "`stride` must be above 0, got 0"),
-    "stride of text": ({"stride": "2", "offset": 0}, TypeError, "`stride` must be a number or a pair of numbers, got"),
-    "three strides": ({"stride": (1, 2, 3), "offset": 0}, ValueError, "a pair of numbers, got 3 of them"),
-    "infinite offset": ({"stride": 1, "offset": math.inf}, ValueError, "`offset` must be a number or a pair of number"),
+    "stride of text": ({"stride": "2", "offset": 0}, TypeError, "`stride` must be a number, a pair of numbers, or"),
+    "three strides": ({"stride": (1, 2, 3), "offset": 0}, ValueError, "or a pair for each map, got 3 of them"),
+    "infinite offset": ({"stride": 1, "offset": math.inf}, ValueError, "`offset` must be a number, a pair of numbers"),
     "beyond all floats": ({"keep": (10**400, 2)}, ValueError, "that contains 1"),
-    "boolean offset": ({"stride": 1, "offset": True}, TypeError, "`offset` must be a number or a pair of numbers, got"),
+    "boolean offset": ({"stride": 1, "offset": True}, TypeError, "`offset` must be a number, a pair of numbers"),
 }
 
 
@@ -485,15 +486,25 @@ class Returns(nn.Module):
 
 
 WRONG_ANSWERS = {
-    "tuple": (lambda x: (x, x), TypeError, "`module` must return one tensor, got tuple"),
-    "dictionary": (lambda x: {"out": x}, TypeError, "`module` must return one tensor, got dict"),
+    "nothing": (lambda x: None, TypeError, "`module` must return tensors, got NoneType: give a module whose forward"),
+    "counts": (lambda x: {"n": len(x)}, TypeError, "`module` must return tensors, got dict with 'n'"),
+    "a loss": (
+        lambda x: {"out": [x, x.mean()]},
+        ValueError,
+        "`module` must return (N, D) or (N, D, H, W) with N (=3), got shape () in ['out'][1]: give a module whose",
+    ),
+    "boxes": (
+        lambda x: (x, x.mean((2, 3)).argmax(1, keepdim=True)),
+        TypeError,
+        "`module` must return floating-point types, got torch.int64 in [1]",
+    ),
     "tokens": (
         lambda x: x.flatten(2),
         ValueError,
         "`module` must return (N, D) or (N, D, H, W) with N (=3), got shape",
     ),
     "other batch": (lambda x: x[:1], ValueError, "with N (=3), got shape (1, 2, 9, 9)"),
-    "truth": (lambda x: x.mean((2, 3)) > 0, TypeError, "`module` must return a floating-point type, got torch.bool"),
+    "truth": (lambda x: x.mean((2, 3)) > 0, TypeError, "`module` must return floating-point types, got torch.bool"),
 }
 
 
@@ -533,3 +544,68 @@ def test_levels_of_one_size_go_through_the_module_in_one_call(options, calls):
     assert len(seen) == calls + len(
         {level_size((16, 16), scale) if "size" not in options else 0 for scale in pyramid.scales}
     )
+
+
+class Backbone(nn.Module):
+    """Maps at two strides and scores, held by a dictionary, as a detection backbone answers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 3, 2, 1).double(), nn.Conv2d(3, 4, 3, 2, 1).double()
+
+    def forward(self, x):
+        near = self.first(x)
+        far = self.second(near)
+        return OrderedDict(near=near, far=[far, None], scores=far.mean((2, 3)), version=2)
+
+
+@pytest.mark.parametrize("size", ["own", "input"])
+def test_every_tensor_of_an_answer_is_pooled_as_if_it_were_the_only_one(size):
+    torch.manual_seed(0)
+    backbone, images = Backbone(), random(2, 2, 33, 30)
+    pyramid = ScaleInvariant(backbone, SCALES, size=size)
+    output, winner = pyramid(images, return_winner=True)
+    assert list(output) == ["near", "far", "scores", "version"]
+    assert isinstance(output, OrderedDict)
+    assert output["far"][1] is None
+    assert output["version"] == 2
+    assert pyramid.stride == ((2, 2), (4, 4))
+    alone = {
+        "near": backbone.first,
+        "far": nn.Sequential(backbone.first, backbone.second),
+        "scores": nn.Sequential(backbone.first, backbone.second, nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+    }
+    for name, module in alone.items():
+        expected, won = ScaleInvariant(module, SCALES, size=size)(images, return_winner=True)
+        found, places = (each["far"][0] if name == "far" else each[name] for each in (output, winner))
+        assert_close(found, expected)
+        assert torch.equal(places, won)
+
+
+def test_the_grids_of_several_maps_may_be_given():
+    backbone, images = Backbone(), random(2, 2, 33, 30)
+    given = ScaleInvariant(backbone, SCALES, stride=((2, 2), (4, 4)), offset=((0, 0), (0, 0)))
+    assert_close(given(images)["near"], ScaleInvariant(backbone, SCALES)(images)["near"])
+    wrong = ScaleInvariant(backbone, SCALES, stride=((2, 2), (4, 4), (8, 8)), offset=((0, 0),) * 3)
+    with pytest.raises(ValueError, match=re.escape("for each map of the module (=2), got 3 and 3")):
+        wrong(images)
+
+
+def test_a_module_of_one_size_is_told_how_to_take_levels():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(2 * 8 * 8, 3))
+    message = "`module` must take levels of other sizes than the image (8×8 pixels), but not that of 16×16"
+    with pytest.raises(ValueError, match=re.escape(message)) as refusal:
+        ScaleInvariant(module, (1, 2))(torch.rand(3, 2, 8, 8))
+    assert "with `size='input'` all levels have the size of the image" in str(refusal.value)
+
+
+def test_an_error_of_the_module_itself_is_its_own():
+    with pytest.raises(RuntimeError, match="to have 5 channels, but got 2"):
+        ScaleInvariant(nn.Conv2d(5, 3, 3), (1, 2))(torch.rand(3, 2, 8, 8))
+
+
+def test_logsumexp_of_fewer_levels_by_keep_is_that_of_a_pyramid_of_these():
+    module, images = trunk(), random(2, 2, 40, 33)
+    kept = ScaleInvariant(module, SCALES, pool="logsumexp", keep=(0.9, 2))(images)
+    fewer = ScaleInvariant(module, [scale for scale in SCALES if scale > 0.9], pool="logsumexp")(images)
+    assert_close(kept, fewer)

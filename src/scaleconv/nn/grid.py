@@ -1,4 +1,4 @@
-"""The grid of a module with map output, its total stride and the centre of its first output, found from sizes."""
+"""The grids of a module with map output, their total strides and the centres of their first outputs, from sizes."""
 
 import copy
 from bisect import bisect_right
@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 Pair = tuple[float, float]
+Grid = tuple[Pair, Pair]  # stride and offset, each (height, width)
 PROBED = 1024  # pixels of the first image that a module is asked about; more than most receptive fields
 LARGEST_STRIDE = 64
-FAR = 2**20  # pixels more, at which strides up to the largest can be told apart
 
 
-def find_grid(module: nn.Module, channels: int) -> tuple[Pair, Pair]:
-    """Total stride t and offset o of a module with map output, as pairs (height, width), from sizes alone.
+def find_grids(module: nn.Module, channels: int) -> list[Grid]:
+    """Total stride t and offset o of every map that a module answers, from sizes alone.
 
     A convolution answers to H pixels by n = floor((H − 2·o − 1)/t) + 1 numbers, and so does a chain of them. So t is
     how far H has to grow for one more, and o is (H−1)/2 − t(n−1)/2 at a size that has just brought one more, where no
@@ -33,37 +34,50 @@ def find_grid(module: nn.Module, channels: int) -> tuple[Pair, Pair]:
     for name, layer in module.named_modules():
         if _is_uneven(layer):
             raise ValueError(f"{cannot} {name or 'module'} (={layer}) does not treat both sides of the image alike")
-
     blank = without_data(module)
 
     @cache
-    def outputs(length: int) -> tuple[int, int]:
+    def sizes(length: int) -> list[tuple[int, int]]:
         try:
-            return _map_size(blank, channels, length)
+            return _map_sizes(blank, channels, length)
         except Exception as error:
             raise ValueError(f"{cannot} the module takes no image of {length}×{length} pixels ({error})") from error
 
-    def along(axis: int) -> Pair:
-        least, most = outputs(PROBED)[axis], outputs(PROBED + FAR)[axis]
-        stride = Fraction(FAR, max(1, most - least)).limit_denominator(LARGEST_STRIDE)
-        if stride > LARGEST_STRIDE or (stride.numerator > 1 and stride.denominator > 1):
+    def along(map: int, axis: int) -> Pair:
+        def outputs(length: int) -> int:
+            return sizes(length)[map][axis]
+
+        def after(length: int) -> int:
+            """The next length with more outputs; the last that is asked about if there is none."""
+            lengths = range(length, length + LARGEST_STRIDE)
+            return length + bisect_right(lengths, outputs(length), key=outputs)
+
+        first = after(PROBED)
+        second = after(first)
+        grown = outputs(second) - outputs(first)
+        stride = Fraction(second - first, grown) if grown else Fraction(0)
+        last = first + 4 * (second - first)
+        even = outputs(last) == outputs(first) + 4 * grown and 1 in (stride.numerator, stride.denominator)
+        if not stride or not even:
             raise ValueError(
-                f"{cannot} to {PROBED} and {PROBED + FAR} pixels the module answers by {least} and {most}, "
+                f"{cannot} to {PROBED} and {last} pixels the module answers by {outputs(PROBED)} and {outputs(last)}, "
                 f"which is not one for every whole number of pixels up to {LARGEST_STRIDE}"
             )
-        lengths = range(PROBED, PROBED + 2 * LARGEST_STRIDE)
-        length = lengths[bisect_right(lengths, least, key=lambda length: outputs(length)[axis])]
-        return float(stride), float(length - 1 - stride * (outputs(length)[axis] - 1)) / 2
+        return float(stride), float(first - 1 - stride * (outputs(first) - 1)) / 2
 
-    (down, top), (right, left) = along(0), along(1)
-    return (down, right), (top, left)
+    grids = []
+    for map in range(len(sizes(PROBED))):
+        (down, top), (right, left) = along(map, 0), along(map, 1)
+        grids.append(((down, right), (top, left)))
+    return grids
 
 
-def _map_size(module: nn.Module, channels: int, length: int) -> tuple[int, int]:
-    """(height, width) of what a module without data answers to a square image."""
+def _map_sizes(module: nn.Module, channels: int, length: int) -> list[tuple[int, int]]:
+    """(height, width) of the maps that a module without data answers to a square image."""
     with _disable_current_modes(), torch.no_grad():
-        height, width = module(torch.empty((1, channels, length, length), device="meta")).shape[2:]
-    return int(height), int(width)
+        answer = module(torch.empty((1, channels, length, length), device="meta"))
+    shapes = [leaf.shape for leaf in tree_leaves(answer) if isinstance(leaf, Tensor) and leaf.ndim == 4]
+    return [(int(shape[2]), int(shape[3])) for shape in shapes]
 
 
 def without_data(module: nn.Module) -> nn.Module:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_structure, tree_unflatten
 
 from ..ops.checks import as_number, check_choice, check_count, check_flag
 from ..ops.custom_op import is_channels_last
@@ -18,12 +19,15 @@ from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
 from ..ops.signature import DEFAULT_SCALES, check_scales
-from .grid import Pair, find_grid
+from .grid import Grid, Pair, find_grids
 from .level_norms import Level, Pass, call_at, training_norms
 from .levels_state import ScalesState, scales_as_text
+from .observe import describe
 
 NORMS = ("joint", "level")
 SIZES = ("own", "input")
+LEAF = tree_structure(0)  # of one tensor that nothing holds
+REMEDY = "give a module whose forward returns what is to be pooled"
 
 
 class ScaleInvariant(ScalesState):
@@ -38,7 +42,9 @@ class ScaleInvariant(ScalesState):
     position, as `SIConv2d` does; `ScaleInvariant(Conv2d(…))` computes what `SIConv2d(…)` computes, more slowly.
 
     Shapes:
-        input (N, C, H, W) → what the module makes of it: vectors (N, D) or maps (N, D, H', W').
+        input (N, C, H, W) → what the module makes of it: vectors (N, D), maps (N, D, H', W'), or a dictionary, a tuple
+        or whatever else holds such tensors, as the maps of a detection backbone at several strides. Each is pooled for
+        itself; what is no tensor is that of scale 1.
 
     Convention:
         - A level is T_s x of `si_conv2d`: floor(s·H + 1e-6) samples about the same centre. With `size="input"` it has
@@ -53,15 +59,16 @@ class ScaleInvariant(ScalesState):
         - A tie goes to the scale listed first. One level is the module itself, bit for bit; of a given size, the module
           on the window of scale 1.
 
-    The grid (t, o) of a map is found at the first call, from the sizes of what the module answers to tensors without
-    data, and kept in `stride` and `offset`. That needs a module that takes any size and pads alike on both sides.
+    The grid (t, o) of every map is found at the first call, from the sizes of what the module answers to tensors
+    without data, and kept in `stride` and `offset`. That needs a module that takes any size and pads alike on both
+    sides.
 
     BatchNorm in training sees the levels of a batch together with `norm="joint"`, if they have one size. Where they
     differ in size it normalises all by the statistics of those as large as the input, scale 1 among them, so that it is
     one function at all levels, as in evaluation. With `norm="level"` it sees each level for itself.
 
     Args:
-        module: takes (N, C, H, W), and returns one tensor. Its weights are shared by all levels.
+        module: takes (N, C, H, W), and returns tensors. Its weights are shared by all levels.
         scales: the factors; distinct, positive, at most 1000, 1 among them.
         pool: 'max'; 'logsumexp', log Σ exp z_s; or 'mean'. Where fewer levels cover, the weights of these add up to the
             same as elsewhere.
@@ -71,14 +78,16 @@ class ScaleInvariant(ScalesState):
         size: of the levels: 'own'; that of the 'input'; or, for a module that returns vectors, a number of pixels or a
             pair (height, width). Levels of one size go through the module in one call, but with `norm="level"` in
             training.
-        stride, offset: t and o of a module that returns maps: a number, or a pair (height, width). For a chain of
-            convolutions t is the product of the strides, and o the sum of (d(K−1)/2 − P) times the strides before.
+        stride, offset: t and o of a module that returns maps: a number, or a pair (height, width); of one that returns
+            several maps, a pair for each, in their order, unless all have the same. For a chain of convolutions t is
+            the product of the strides, and o the sum of (d(K−1)/2 − P) times the strides before.
         norm: 'joint' or 'level'.
         antialias: average pixels when a level shrinks the input. The paper does not.
 
     Raises:
-        TypeError: an argument of the wrong type, or a module that does not return one tensor.
-        ValueError: an argument that breaks its rule, or a module whose grid cannot be found from sizes.
+        TypeError: an argument of the wrong type, or a module that returns no tensors, or integers.
+        ValueError: an argument that breaks its rule, a module whose grid cannot be found from sizes, or one that
+            returns tensors of another shape.
 
     Example:
         >>> classifier = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -98,8 +107,8 @@ class ScaleInvariant(ScalesState):
         pool: Literal["max", "logsumexp", "mean"] = "max",
         keep: Literal["all"] | tuple[float, float] = "all",
         size: Literal["own", "input"] | int | tuple[int, int] = "own",
-        stride: float | tuple[float, float] | None = None,
-        offset: float | tuple[float, float] | None = None,
+        stride: float | Sequence[Any] | None = None,
+        offset: float | Sequence[Any] | None = None,
         norm: Literal["joint", "level"] = "joint",
         antialias: bool = False,
     ) -> None:
@@ -114,12 +123,12 @@ class ScaleInvariant(ScalesState):
         self.scales = check_scales(scales)
         self.pool, self.keep, self.size, self.norm = pool, keep, _level_size(size), norm
         self.antialias = check_flag("antialias", antialias)
-        self.stride, self.offset = _pair("stride", stride), _pair("offset", offset)
-        if self.stride is not None and min(self.stride) <= 0:
+        self.stride, self.offset = _pairs("stride", stride), _pairs("offset", offset)
+        if self.stride is not None and min(number for pair in _each(self.stride) for number in pair) <= 0:
             raise ValueError(f"`stride` must be above 0, got {stride!r}")
         _kept(self.scales, keep)
 
-    def forward(self, x: Tensor, return_winner: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, return_winner: bool = False) -> Any:
         """Answer to the input.
 
         Args:
@@ -127,47 +136,55 @@ class ScaleInvariant(ScalesState):
             return_winner: also return, for each output, the index in `scales` of the level that answered most.
 
         Returns:
-            The output, or (output, winner) with winner a uint8 tensor of the output's shape.
+            What the module returns, its tensors pooled; or (output, winner) with uint8 tensors of their shapes in the
+            winner.
         """
         refuse_jit_trace()
         check_flag("return_winner", return_winner)
         _check_images(x)
         order = _kept(self.scales, self.keep)
         if len(order) == 1:
-            output = self._answer(self._level(x, 1.0, self._size_at(x.shape[2:], 1.0)))
-            winner = torch.full_like(output, order[0], dtype=torch.uint8)
+            output, structure = self._respond(x, [0], [1.0], [self._size_at(x.shape[2:], 1.0)], None)[0]
+            winner = [
+                torch.full_like(each, order[0], dtype=torch.uint8) if isinstance(each, Tensor) else each
+                for each in output
+            ]
         else:
-            output, winner = pool_levels(self._answers(x, order), self.pool, len(order))
-        return (output, winner) if return_winner else output
+            output, winner, structure = self._pooled(x, order)
+        if return_winner:
+            return tree_unflatten(output, structure), tree_unflatten(winner, structure)
+        return tree_unflatten(output, structure)
 
-    def _answers(self, x: Tensor, order: Sequence[int]) -> list[Answer]:
-        """The aligned answers to all levels that take part, that to scale 1 first."""
+    def _pooled(self, x: Tensor, order: Sequence[int]) -> tuple[list[Any], list[Any], TreeSpec]:
+        """Every tensor of the answers to all levels that take part, pooled; their winners; and what holds them."""
         scales, image_size = [self.scales[place] for place in order], x.shape[2:]
         sizes = [self._size_at(image_size, scale) for scale in scales]
         same, *others = self._of_one_size(sizes)
         norms = training_norms(self.module) if others and self.norm == "joint" else []
         whole = Pass(norms) if norms else None
         responses = self._respond(x, same, scales, sizes, Level(whole, first=True) if whole else None)
-        first = responses[0]  # to scale 1
-        everywhere = torch.ones((), dtype=torch.bool, device=first.device)
-        grid = self._grid(index(x.shape[1])) if first.ndim == 4 else None
+        first, structure = responses[0]  # to scale 1
+        maps = [place for place, leaf in enumerate(first) if isinstance(leaf, Tensor) and leaf.ndim == 4]
+        grids = dict(zip(maps, self._grids(index(x.shape[1]), len(maps)), strict=True)) if maps else {}
         for places in others:
-            if _fits(sizes[places[0]], grid):
+            if _fits(sizes[places[0]], grids.values()):
                 responses |= self._respond(x, places, scales, sizes, Level(whole, first=False) if whole else None)
         if whole:
             whole.end()
-        answers = [Answer(order[0], first, everywhere)]
-        for place in sorted(responses)[1:]:
-            response, covered = responses[place], everywhere
-            if response.shape[1] != first.shape[1]:
-                raise ValueError(
-                    f"`module` must return one D for levels of all sizes, unless `size` is 'input' or given, "
-                    f"got {first.shape[1]} and {response.shape[1]}"
-                )
-            if grid is not None:
-                response, covered = align(response, scales[place], first.shape[2:], image_size, sizes[place], *grid)
-            answers.append(Answer(order[place], response, covered))
-        return answers
+        output, winner = list(first), list(first)  # what is no tensor is that of scale 1
+        for place, leaf in enumerate(first):
+            if isinstance(leaf, Tensor):
+                answers = [Answer(order[0], leaf, torch.ones((), dtype=torch.bool, device=leaf.device))]
+                for level in sorted(responses)[1:]:
+                    other, found = responses[level]
+                    _check_alike(first, structure, other, found, place)
+                    values, covered = other[place], answers[0].covered
+                    if place in grids:
+                        at = (scales[level], leaf.shape[2:], image_size, sizes[level], *grids[place])
+                        values, covered = align(values, *at)
+                    answers.append(Answer(order[level], values, covered))
+                output[place], winner[place] = pool_levels(answers, self.pool, len(order))
+        return output, winner, structure
 
     def _of_one_size(self, sizes: Sequence[Sequence[int]]) -> list[list[int]]:
         """The places of levels that go through the module in one call, those of the size of scale 1 first.
@@ -190,13 +207,20 @@ class ScaleInvariant(ScalesState):
         scales: Sequence[float],
         sizes: Sequence[Sequence[int]],
         level: Level | None,
-    ) -> dict[int, Tensor]:
-        """What the module answers to levels of one size, by their places; its BatchNorms are told the `level`."""
+    ) -> dict[int, tuple[list[Any], TreeSpec]]:
+        """What the module answers to levels of one size, by their places: all that it holds, and what holds it.
+
+        The BatchNorms of the module are told the `level`.
+        """
         levels = [self._level(x, scales[place], sizes[place]) for place in places]
+        leaves, structure = self._answer(torch.cat(levels) if len(levels) > 1 else levels[0], x.shape[2:], level)
         if len(levels) == 1:
-            return {places[0]: self._answer(levels[0], level)}
-        answers = self._answer(torch.cat(levels), level).unflatten(0, (len(levels), x.shape[0]))
-        return dict(zip(places, answers.unbind(), strict=True))
+            return {places[0]: (leaves, structure)}
+        parts = [
+            leaf.unflatten(0, (len(levels), x.shape[0])).unbind() if isinstance(leaf, Tensor) else [leaf] * len(levels)
+            for leaf in leaves
+        ]
+        return {place: ([part[number] for part in parts], structure) for number, place in enumerate(places)}
 
     def _size_at(self, image_size: Sequence[int], scale: float) -> Sequence[int]:
         """(height, width) of a level."""
@@ -212,29 +236,53 @@ class ScaleInvariant(ScalesState):
         layout = torch.channels_last if is_channels_last(x) else torch.contiguous_format
         return rescale(x, scale, size, self.antialias).contiguous(memory_format=layout)
 
-    def _answer(self, x: Tensor, level: Level | None = None) -> Tensor:
-        answer = self.module(x) if level is None else call_at(level, self.module, x)
-        if not isinstance(answer, Tensor):
-            raise TypeError(f"`module` must return one tensor, got {type(answer).__name__}")
-        if not answer.is_floating_point():
-            raise TypeError(f"`module` must return a floating-point type, got {answer.dtype}")
-        if answer.ndim not in (2, 4) or answer.shape[0] != x.shape[0]:
+    def _answer(self, x: Tensor, image_size: Sequence[int], level: Level | None) -> tuple[list[Any], TreeSpec]:
+        """All that the module answers to levels of one size, and what holds it."""
+        try:
+            answer = self.module(x) if level is None else call_at(level, self.module, x)
+        except Exception as error:
+            if torch.compiler.is_compiling() or tuple(x.shape[2:]) == tuple(image_size):
+                raise  # the module's own business
             raise ValueError(
-                f"`module` must return (N, D) or (N, D, H, W) with N (={x.shape[0]}), got shape {tuple(answer.shape)}"
-            )
-        if answer.ndim == 4 and isinstance(self.size, tuple):
-            raise ValueError(f"`module` must return (N, D) with a `size` (={self.size}), got {tuple(answer.shape)}")
-        return answer
+                f"`module` must take levels of other sizes than the image ({image_size[0]}×{image_size[1]} pixels), "
+                f"but not that of {x.shape[2]}×{x.shape[3]} ({type(error).__name__}: {error}): "
+                "with `size='input'` all levels have the size of the image"
+            ) from error
+        leaves, structure = ([answer], LEAF) if isinstance(answer, Tensor) else tree_flatten(answer)
+        if not any(isinstance(leaf, Tensor) for leaf in leaves):
+            raise TypeError(f"`module` must return tensors, got {describe(answer)}: {REMEDY}")
+        for place, leaf in enumerate(leaves):
+            if not isinstance(leaf, Tensor):
+                continue
+            if not leaf.is_floating_point():
+                at = _place_of(structure, place)
+                raise TypeError(f"`module` must return floating-point types, got {leaf.dtype}{at}: {REMEDY}")
+            if leaf.ndim not in (2, 4) or leaf.shape[0] != x.shape[0]:
+                raise ValueError(
+                    f"`module` must return (N, D) or (N, D, H, W) with N (={x.shape[0]}), got shape "
+                    f"{tuple(leaf.shape)}{_place_of(structure, place)}: {REMEDY}"
+                )
+            if leaf.ndim == 4 and isinstance(self.size, tuple):
+                raise ValueError(f"`module` must return (N, D) with a `size` (={self.size}), got {tuple(leaf.shape)}")
+        return leaves, structure
 
-    def _grid(self, channels: int) -> tuple[Pair, Pair]:
-        """Stride and offset of the maps, found at the first call."""
+    def _grids(self, channels: int, maps: int) -> Sequence[Grid]:
+        """Stride and offset of each map, found at the first call."""
         if self.stride is None or self.offset is None:
-            self.stride, self.offset = find_grid(self.module, channels)
-        return self.stride, self.offset
+            found = find_grids(self.module, channels)
+            every = [tuple(pairs) for pairs in zip(*found, strict=True)]
+            self.stride, self.offset = every if maps > 1 else (every[0][0], every[1][0])
+        strides, offsets = _each(self.stride), _each(self.offset)
+        if len(strides) not in (1, maps) or len(strides) != len(offsets):
+            raise ValueError(
+                f"`stride` and `offset` must be given once, or for each map of the module (={maps}), "
+                f"got {len(strides)} and {len(offsets)}"
+            )
+        return list(zip(strides, offsets, strict=True)) * (maps // len(strides))
 
     # A compiler is to look the grid up when it traces, as by `torch.compiler.assume_constant_result`, which would
     # import the compiler.
-    _grid._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _grids._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def extra_repr(self) -> str:
         grid = "" if self.stride is None else f", stride={self.stride}, offset={self.offset}"
@@ -261,10 +309,29 @@ def _is_symbolic(size: Sequence[int]) -> bool:
     return torch.compiler.is_compiling() or any(type(length) is not int for length in size)
 
 
-def _fits(size: Sequence[int], grid: tuple[Pair, Pair] | None) -> bool:
-    """Whether a level has at least a pixel, and those that a map needs for its first number."""
-    least = (1.0, 1.0) if grid is None else [max(1.0, 2 * offset + 1 - SLACK) for offset in grid[1]]
-    return size[0] >= least[0] and size[1] >= least[1]
+def _fits(size: Sequence[int], grids: Iterable[Grid]) -> bool:
+    """Whether a level has at least a pixel, and those that every map needs for its first number."""
+    offsets = [(0.0, 0.0), *(offset for _, offset in grids)]
+    return all(size[axis] >= 2 * offset[axis] + 1 - SLACK for offset in offsets for axis in (0, 1))
+
+
+def _check_alike(first: list[Any], structure: TreeSpec, other: list[Any], found: TreeSpec, place: int) -> None:
+    """The answer to a level has the tensors of that to scale 1, each of as many channels."""
+    if found != structure or not isinstance(other[place], Tensor):
+        raise ValueError(f"`module` must return the same for all levels, got {structure} and {found}: {REMEDY}")
+    if other[place].shape[1] != first[place].shape[1]:
+        raise ValueError(
+            f"`module` must return one D for levels of all sizes, unless `size` is 'input' or given, "
+            f"got {first[place].shape[1]} and {other[place].shape[1]}{_place_of(structure, place)}"
+        )
+
+
+def _place_of(structure: TreeSpec, place: int) -> str:
+    """Where the answer of a module holds a leaf."""
+    if structure.num_leaves == 1 and structure.is_leaf():
+        return ""
+    paths, _ = tree_flatten_with_path(tree_unflatten(list(range(structure.num_leaves)), structure))
+    return f" in {keystr(paths[place][0])}"
 
 
 def _kept(scales: tuple[float, ...], keep: str | Sequence[float]) -> list[int]:
@@ -287,17 +354,32 @@ def _check_images(x: Any) -> None:
     if not x.is_floating_point():
         raise TypeError(f"`x` must be of a floating-point type, got {x.dtype}")
     if x.ndim != 4:
-        raise ValueError(f"`x` must be (N, C, H, W), got shape {tuple(x.shape)}")
+        raise ValueError(
+            f"`x` must be (N, C, H, W), got shape {tuple(x.shape)}: for signals and volumes `convert` has layers, "
+            "SIConv1d and SIConv3d"
+        )
 
 
-def _pair(name: str, value: float | Sequence[float] | None) -> Pair | None:
+def _pairs(name: str, value: Any) -> Pair | tuple[Pair, ...] | None:
+    """A pair of numbers for a number or a pair; a pair for each map if there are several."""
     if value is None:
         return None
-    rule = f"`{name}` must be a number or a pair of numbers"
+    rule = f"`{name}` must be a number, a pair of numbers, or a pair for each map"
     numbers = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if numbers and all(isinstance(number, Sequence) and not isinstance(number, str) for number in numbers):
+        return tuple(_pair(name, number, rule) for number in numbers)
+    return _pair(name, numbers, rule)
+
+
+def _pair(name: str, numbers: Sequence[Any], rule: str) -> Pair:
     if len(numbers) not in (1, 2):
         raise ValueError(f"{rule}, got {len(numbers)} of them")
     first, last = (as_number(number, f"{rule}, got {number!r}") for number in (numbers[0], numbers[-1]))
     if not (isfinite(first) and isfinite(last)):
-        raise ValueError(f"{rule}, got {value!r}")
+        raise ValueError(f"{rule}, got {numbers!r}")
     return first, last
+
+
+def _each(pairs: Any) -> tuple[Pair, ...]:
+    """The pairs of all maps; one if all share it."""
+    return pairs if isinstance(pairs[0], tuple) else (pairs,)
