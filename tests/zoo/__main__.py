@@ -32,8 +32,7 @@ def main():
         parser.error(f"no such networks or steps; steps are {', '.join(STEPS)}")
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # of the processes
     start, found = time.perf_counter(), {}
-    # A process takes some networks only: their classes, plans and traces add up.
-    with ProcessPoolExecutor(given.jobs, get_context("spawn"), max_tasks_per_child=8) as pool:
+    with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
         futures = {pool.submit(run_by_name, name, steps): name for name in names}
         for future in as_completed(futures):
             name = futures[future]

@@ -135,20 +135,6 @@ def from_torchvision(name, **options):
     return lambda: getattr(import_module("torchvision.models"), name)(weights=None, num_classes=10, **options)
 
 
-def without_large_head(name, features):
-    """Its head has 100 million weights, which say nothing about convolutions."""
-
-    def make():
-        model = from_torchvision(name)()
-        model.classifier = nn.Linear(features, 10)
-        return model
-
-    return make
-
-
-# These three have ReLU(inplace=True) right after the convolutions.
-network("torchvision/alexnet")(without_large_head("alexnet", 256 * 6 * 6))
-network("torchvision/vgg11")(without_large_head("vgg11", 512 * 7 * 7))
 for _name in (
     "squeezenet1_1",
     "resnet18",
@@ -157,6 +143,30 @@ for _name in (
     "shufflenet_v2_x0_5",
 ):
     network(f"torchvision/{_name}")(from_torchvision(_name))
+
+
+# In these two, as in squeezenet, ReLU(inplace=True) follows the convolutions. Their heads have 100 million weights.
+@network("torchvision/alexnet")
+def _():
+    model = from_torchvision("alexnet")()
+    model.classifier = nn.Linear(256 * 6 * 6, 10)
+    return model
+
+
+@network("torchvision/vgg")
+def _():
+    vgg = import_module("torchvision.models.vgg")
+    model = vgg.VGG(vgg.make_layers([8, "M", 16, "M", 32, 32, "M"]), num_classes=10)
+    model.classifier = nn.Linear(32 * 7 * 7, 10)
+    return model
+
+
+def make_resnet10():
+    resnet = import_module("torchvision.models.resnet")
+    return resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1], num_classes=10)
+
+
+network("torchvision/resnet10")(make_resnet10)
 
 
 @network("torchvision/densenet")
@@ -204,7 +214,8 @@ def _():
 
 def make_fpn_backbone():
     utils = import_module("torchvision.models.detection.backbone_utils")
-    return utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)
+    layers = {f"layer{number + 1}": str(number) for number in range(4)}
+    return utils.BackboneWithFPN(make_resnet10(), layers, [64, 128, 256, 512], 64)
 
 
 network("torchvision/fpn_backbone", call=item("0"))(make_fpn_backbone)
@@ -234,6 +245,7 @@ def from_timm(name, **options):
 
 for _name, _options in {
     "tf_efficientnet_b0": {},  # Conv2dSame
+    "tf_mobilenetv3_small_minimal_100": {},
     "repvgg_a0": {},
     "fastvit_t8": {"layers": (1, 1, 1, 1)},
     "resnetv2_50x1_bit": {},  # StdConv2d
@@ -251,15 +263,16 @@ network("timm/resnet18_features", call=item(-1))(from_timm("resnet18", features_
 # segmentation-models-pytorch
 
 
-def from_smp(name, encoder):
+def from_smp(name, encoder, **options):
     def make():
-        return getattr(import_module("segmentation_models_pytorch"), name)(encoder, encoder_weights=None, classes=4)
+        kind = getattr(import_module("segmentation_models_pytorch"), name)
+        return kind(encoder, encoder_weights=None, classes=4, **options)
 
     return make
 
 
+network("smp/Unet")(from_smp("Unet", "resnet18", encoder_depth=3, decoder_channels=(32, 16, 8)))
 for _name, _encoder in {
-    "Unet": "resnet18",
     "FPN": "mobilenet_v2",
     "DeepLabV3Plus": "resnet18",
     "Segformer": "mit_b0",
@@ -348,6 +361,7 @@ def _():
         backbone_out_indices=[0, 1, 2, 3],
         neck_hidden_sizes=[8, 16, 24, 32],
         fusion_hidden_size=16,
+        initializer_range=0.08,
     )
     model = library.DPTForDepthEstimation(config)
     last = [module for module in model.head.modules() if isinstance(module, nn.Conv2d)][-1]
@@ -422,7 +436,9 @@ def from_monai(name, **options):
 
 _in_out = {"in_channels": 1, "out_channels": 3}
 _unet = {**_in_out, "channels": (8, 16, 32), "strides": (2, 2), "num_res_units": 1}
-network("monai/UNet", size=(1, 64, 64), onnx=True)(from_monai("UNet", spatial_dims=2, **_unet))
+network("monai/UNet", size=(1, 64, 64), onnx=True)(
+    from_monai("UNet", spatial_dims=2, **_in_out, channels=(8, 16), strides=(2,), num_res_units=1)
+)
 network("monai/BasicUNet", size=(1, 64, 64))(
     from_monai("BasicUNet", spatial_dims=2, **_in_out, features=(8, 8, 16, 16, 24, 8))
 )
@@ -477,10 +493,12 @@ _unet_blocks = {"block_out_channels": (16, 32), "layers_per_block": 1, "norm_num
 def _():
     return import_module("diffusers").UNet2DModel(
         sample_size=32,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        block_out_channels=(16,),
+        layers_per_block=1,
+        norm_num_groups=8,
+        down_block_types=("DownBlock2D",),
+        up_block_types=("UpBlock2D",),
         attention_head_dim=8,
-        **_unet_blocks,
     )
 
 

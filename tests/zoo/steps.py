@@ -22,10 +22,10 @@ from torch import nn
 
 import scaleconv
 from scaleconv import ScaleInvariant, SIConv1d, SIConv2d, SIConv3d, calibrate, convert, revert, skipped
-
 from zoo.networks import ENTRIES, Entry
 
 SCALES = (1, 0.7, 1.5)
+TRACED = (1, 0.7)  # where the network is traced, which takes long
 LAYERS = (SIConv1d, SIConv2d, SIConv3d)
 SECONDS = 180  # of processor time, for a step
 OURS = str(Path(scaleconv.__file__).parent)
@@ -108,18 +108,17 @@ class Case:
         """What the plain network answers."""
         return self.answer(self.plain)
 
-    def network(self):
+    def network(self, scales=SCALES):
         """A fresh copy."""
-        return self.convert() if self.converted else copy.deepcopy(self.plain)
-
-    def convert(self):
+        if not self.converted:
+            return copy.deepcopy(self.plain)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of layers that are left alone; the first step tells of them
-            return convert(self.plain, scales=SCALES)
+            return convert(self.plain, scales=scales)
 
     def single(self):
         """A fresh copy that takes and returns one tensor."""
-        network = self.network()
+        network = self.network(TRACED)
         return network if self.entry.call is None else Called(network, self.entry.call).eval()
 
     def batch(self, images=2):

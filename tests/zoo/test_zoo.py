@@ -4,7 +4,6 @@ They differ in what follows a convolution, in what they take and return, and in 
 `make test-zoo` runs more steps with more networks.
 """
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,14 @@ from zoo.steps import FAILED, STEPS, Case, run_step
 
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 EIGHT = (
-    "torchvision/squeezenet1_1",  # in-place ReLU after the convolutions
-    "torchvision/densenet",  # concatenation
-    "torchvision/fpn_backbone",  # returns an OrderedDict
-    "timm/levit_128s",
-    "transformers/Segformer",  # returns a ModelOutput
+    "torchvision/vgg",  # in-place ReLU after the convolutions
+    "torchvision/resnet10",
+    "torchvision/fpn_backbone",  # returns an OrderedDict of maps
+    "timm/tf_mobilenetv3_small_minimal_100",  # Conv2dSame, depthwise
+    "transformers/ConvNext",  # returns a ModelOutput
     "smp/Unet",
     "monai/UNet",
-    "diffusers/UNet2DModel",  # takes a timestep
+    "diffusers/UNet2DModel",  # takes a timestep, too
 )
 DONE = ("convert", "train", "channels_last", "state_dict", "revert", "calibrate", "explain", "export")
 
