@@ -169,7 +169,8 @@ def require(holds, otherwise):
 
 def distance(found, expected):
     """Relative, of all numbers together."""
-    return float((found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-12))
+    found, expected = found.detach().double(), expected.detach().double()
+    return float((found - expected).norm() / expected.norm().clamp(min=1e-12))
 
 
 def require_close(found, expected, most, what):
