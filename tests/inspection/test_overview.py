@@ -45,7 +45,7 @@ def test_a_layer_that_is_called_twice_counts_twice():
 def test_what_was_left_alone_has_a_reason():
     found = summary(convert(network(), exclude="2", scales=(1, 2)), SIZE, repeats=0)
     assert [layer.scales for layer in found.layers] == [(1, 2), (), (), ()]
-    reasons = ["", "not chosen", "1×1 kernel", "ConvTranspose2d is no Conv2d"]
+    reasons = ["", "not chosen", "1×1 kernel", "ConvTranspose2d is a transposed convolution"]
     assert [layer.reason for layer in found.layers] == reasons
     assert all(reason in str(found) for reason in reasons)
 

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 from functools import partial
 
 import pytest
@@ -10,7 +11,20 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
-from scaleconv import DEFAULT_SCALES, SIConv2d, TIConv2d, convert, revert, rotation, si_conv2d, skipped
+from scaleconv import (
+    DEFAULT_SCALES,
+    SIConv1d,
+    SIConv2d,
+    SIConv3d,
+    TIConv2d,
+    convert,
+    revert,
+    rotation,
+    si_conv1d,
+    si_conv2d,
+    si_conv3d,
+    skipped,
+)
 
 IMAGES = torch.rand(2, 3, 16, 15, generator=torch.Generator().manual_seed(0))
 
@@ -163,7 +177,7 @@ def test_where_chooses_by_name_and_layer():
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Conv2d(4, 4, 1))), where=lambda n, _: n == "1.0"
     )
     assert [type(converted[0]), type(converted[1][0])] == [nn.Conv2d, SIConv2d]
-    with pytest.raises(ValueError, match=r"`model` \(=Block\) must hold a Conv2d that `include`, `exclude`"):
+    with pytest.raises(ValueError, match=r"`model` \(=Block\) must hold a convolution that `include`, `exclude`"):
         convert(Block(), where=where)
     assert names[:2] == [("first", (3, 3)), ("shared", (3, 3))]
 
@@ -335,7 +349,7 @@ def test_skipped_gives_a_reason_for_every_convolution_that_is_not_swapped():
     )
     assert skipped(convert(model, exclude="3")) == {
         "1": "1×1 kernel",
-        "2": "ConvTranspose2d is no Conv2d",
+        "2": "ConvTranspose2d is a transposed convolution",
         "3": "not chosen",
     }
 
@@ -351,10 +365,10 @@ def test_a_converted_network_trains():
     [
         ({"scales": (2,)}, ValueError, "`scales` must contain 1"),
         ({"scales": {"first": (2,)}}, ValueError, "`scales` must contain 1"),
-        ({"scales": {"frist": (1, 2)}}, ValueError, "`scales` must match the name of a Conv2d, got 'frist'"),
+        ({"scales": {"frist": (1, 2)}}, ValueError, "`scales` must match the name of a convolution, got 'frist'"),
         ({"scales": {1: (1, 2)}}, TypeError, r"`scales` must be a pattern of names or a sequence of them, got \[1\]"),
-        ({"include": ["first", "conv9"]}, ValueError, "`include` must match the name of a Conv2d, got 'conv9'"),
-        ({"exclude": "conv9"}, ValueError, "`exclude` must match the name of a Conv2d, got 'conv9'"),
+        ({"include": ["first", "conv9"]}, ValueError, "`include` must match the name of a convolution, got 'conv9'"),
+        ({"exclude": "conv9"}, ValueError, "`exclude` must match the name of a convolution, got 'conv9'"),
         ({"include": 3}, TypeError, "`include` must be a pattern of names or a sequence of them, got 3"),
         ({"exclude": [None]}, TypeError, "`exclude` must be a pattern of names or a sequence of them, got"),
         ({"first": 0}, ValueError, r"`first` must be from 1 to the number of chosen layers \(=2\), got 0"),
@@ -363,7 +377,11 @@ def test_a_converted_network_trains():
         ({"first": True}, TypeError, "`first` must be an integer or None, got True"),
         ({"inplace": "no"}, TypeError, "`inplace` must be True or False, got 'no'"),
         ({"where": ["first"]}, TypeError, "`where` must be a function of a name and a layer, got list"),
-        ({"exclude": "*"}, ValueError, r"`model` \(=Block\) must hold a Conv2d that `include`, `exclude`, `scales`"),
+        (
+            {"exclude": "*"},
+            ValueError,
+            r"`model` \(=Block\) must hold a convolution that `include`, `exclude`, `scales`",
+        ),
     ],
     ids=str,
 )
@@ -401,3 +419,124 @@ def test_a_subclass_may_call_the_forward_of_conv2d_and_take_more_arguments():
 def test_converting_again_changes_the_scales_of_layers_of_one_pixel():
     network = convert(nn.Sequential(nn.Conv2d(3, 4, 1)), where=lambda *_: True)
     assert convert(network, scales=(1, 2))[0].scales == (1, 2)
+
+
+def test_signals_and_volumes_are_converted_and_reverted():
+    for make, kind, shape in ((nn.Conv1d, SIConv1d, (2, 3, 20)), (nn.Conv3d, SIConv3d, (1, 3, 6, 7, 8))):
+        plain = nn.Sequential(make(3, 4, 3, padding=1), nn.ReLU(), make(4, 4, 1), make(4, 2, 3, stride=2))
+        images = torch.rand(shape)
+        network = convert(plain, scales=(1, 2))
+        assert [type(layer) for layer in network] == [kind, nn.ReLU, make, kind]
+        function = si_conv1d if kind is SIConv1d else si_conv3d
+        expected = function(images, plain[0].weight, plain[0].bias, padding=1, scales=(1, 2))
+        torch.testing.assert_close(network[0](images), expected)
+        assert torch.equal(revert(network)(images), plain(images))
+        assert type(convert(make(3, 4, 3))) is kind
+
+
+class DoubledConv1d(nn.Conv1d):
+    def forward(self, x):
+        return super().forward(2 * x)
+
+
+def test_a_subclass_for_signals_keeps_what_it_does_to_its_input():
+    layer, signal = DoubledConv1d(2, 3, 3), torch.rand(2, 2, 15)
+    converted = convert(layer, scales=(1, 2))
+    assert isinstance(converted, SIConv1d)
+    torch.testing.assert_close(converted(signal), si_conv1d(2 * signal, layer.weight, layer.bias, scales=(1, 2)))
+    assert torch.equal(revert(converted)(signal), layer(signal))
+
+
+def test_converting_again_keeps_antialias_unless_it_is_given():
+    network = convert(nn.Sequential(nn.Conv2d(3, 4, 3)), antialias=True)
+    assert convert(network, scales=(1, 2))[0].antialias
+    assert not convert(network, scales=(1, 2), antialias=False)[0].antialias
+    assert not convert(nn.Conv2d(3, 4, 3)).antialias
+
+
+def test_kernels_that_are_long_in_one_direction_are_converted():
+    for kernel in ((1, 3), (7, 1)):
+        assert isinstance(convert(nn.Conv2d(3, 4, kernel)), SIConv2d)
+
+
+def test_patches_that_do_not_overlap_are_left_alone_unless_asked_for():
+    network = nn.Sequential(nn.Conv2d(3, 4, 4, stride=4), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, stride=2))
+    converted = convert(network)
+    assert [isinstance(layer, SIConv2d) for layer in converted] == [False, True, True]
+    assert skipped(converted) == {"0": "patches of 4×4 do not overlap"}
+    for asked in ({"include": ["0"]}, {"scales": {"0": (1, 2)}}, {"where": lambda name, layer: name == "0"}):
+        assert isinstance(convert(network, **asked)[0], SIConv2d)
+    with pytest.raises(ValueError, match="left alone unless named in `include`: 0: patches of 4×4 do not overlap"):
+        convert(network, include="[0]")
+
+
+def test_a_kernel_that_exceeds_its_map_is_left_alone_if_images_show_it():
+    network = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4, padding=2), nn.Conv2d(4, 4, 3, dilation=3, padding=3))
+    assert all(isinstance(layer, SIConv2d) for layer in convert(network, images=torch.rand(1, 3, 28, 28)))
+    images = {"labels": torch.arange(2), "pixel_values": torch.rand(2, 3, 28, 24)}
+    network.train()
+    converted = convert(network, images=images)
+    assert [isinstance(layer, SIConv2d) for layer in converted] == [True, False]
+    assert skipped(converted, images) == {"1": "kernel of 7×7 exceeds the map of 7×6"}
+    assert skipped(converted) == {"1": "not chosen"}
+    assert converted.training
+    by_call = convert(network, images=[images], call=lambda model, batch: model(batch[0]["pixel_values"]))
+    assert not isinstance(by_call[1], SIConv2d)
+
+
+def test_names_with_brackets_name_themselves():
+    network = nn.ModuleDict({"a[0]": nn.Conv2d(3, 4, 3), "a0": nn.Conv2d(3, 4, 3)})
+    converted = convert(network, scales={"a[0]": (1, 2)})
+    assert converted["a[0]"].scales == (1, 2)
+    assert type(converted["a0"]) is nn.Conv2d
+    only = convert(nn.ModuleDict({"a[0]": nn.Conv2d(3, 4, 3)}), include="a[0]")
+    assert isinstance(only["a[0]"], SIConv2d)
+
+
+class NoisyConv(nn.Conv2d):
+    """In training it does more than convolve."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.rand(1) if self.training else super().forward(x)
+
+
+def test_a_subclass_is_tried_in_evaluation_mode_and_left_in_its_own():
+    layer = NoisyConv(3, 4, 3)
+    assert isinstance(convert(layer), SIConv2d)
+    assert layer.training
+
+
+class Branches(nn.Module):
+    """As RepVGG: two branches that one convolution can replace, as long as they are linear."""
+
+    def __init__(self):
+        super().__init__()
+        self.large, self.small = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x):
+        return self.large(x) + self.small(x)
+
+    def reparameterize(self):
+        return F.pad(self.small.weight, (1, 1, 1, 1)) + self.large.weight
+
+    def fuse(self, features):  # needs arguments: something else
+        return features
+
+
+def test_methods_that_would_fold_a_layer_refuse_until_it_is_reverted():
+    network = nn.Sequential(Branches(), nn.ReLU())
+    converted = pickle.loads(pickle.dumps(convert(network)))
+    with pytest.raises(RuntimeError, match="`reparameterize` of Branches would fold a scale-invariant layer"):
+        converted[0].reparameterize()
+    assert converted[0].fuse(3) == 3
+    assert network[0].reparameterize().shape == (3, 3, 3, 3)
+    assert revert(converted)[0].reparameterize().shape == (3, 3, 3, 3)
+    assert "reparameterize" not in vars(revert(converted)[0])
+
+
+def test_adapters_of_other_layers_stay_plain():
+    network = nn.ModuleDict(
+        {"base_layer": nn.Conv2d(3, 4, 3), "lora_A": nn.ModuleDict({"default": nn.Conv2d(3, 2, 3)})}
+    )
+    converted = convert(network)
+    assert skipped(converted) == {"lora_A.default": "adapter of another layer"}

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..metrics.equivariance import rescale
-from ..nn.convert import check_module
-from ..nn.observe import check_images, evaluating
+from ..nn.observe import check_images, check_module, evaluating
 from ..ops.checks import check_count, check_number
 from ..ops.signature import check_factors
 from ..table import Table, terminal_width

@@ -11,9 +11,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..metrics.timing import repeated, time_interleaved
-from ..nn.convert import check_module, revert, skipped
+from ..nn.convert import revert, skipped
 from ..nn.layers import SIConv2d, TIConv2d
-from ..nn.observe import evaluating, hooked
+from ..nn.observe import check_module, evaluating, hooked
 from ..nn.rerouted import Reroute
 from ..ops.checks import check_count
 from ..ops.macs import macs

@@ -1,7 +1,8 @@
 """Modules: parameters and one call into `scaleconv.ops`; networks converted to them, and back."""
 
 from .calibrate import calibrate
-from .convert import convert, revert, skipped
+from .convert import conversion, convert, revert, skipped
+from .keep import load, save
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
 from .scale_invariant import ScaleInvariant
 
@@ -12,7 +13,10 @@ __all__ = [
     "ScaleInvariant",
     "TIConv2d",
     "calibrate",
+    "conversion",
     "convert",
+    "load",
     "revert",
+    "save",
     "skipped",
 ]

@@ -17,20 +17,34 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..ops.checks import as_integer, check_flag
 from ..ops.signature import DEFAULT_SCALES, check_scales
-from .layers import SIConv2d, TIConv2d
-from .rerouted import rerouted_class, why_not_rerouted
+from .folding import allow_folding, refuse_folding
+from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
+from .observe import Call, check_module, evaluating, given_to, hooked, run
+from .rerouted import SCALE_INVARIANT, Plain, ScaleInvariantLayer, base_of, rerouted_class, why_not_rerouted
 
 Network = TypeVar("Network", bound=nn.Module)
 Patterns = str | Sequence[str]
-Where = Callable[[str, nn.Conv2d], bool]
+Where = Callable[[str, Any], bool]
 Scales = Iterable[float] | Mapping[str, Iterable[float]]
+Conversion = Mapping[str, Mapping[str, Any]]
+SizesOfMaps = Mapping[str, tuple[int, ...]]
 
 
-def is_spatial(name: str, conv: nn.Conv2d) -> bool:
-    """Whether a kernel is larger than 1×1, which sees no pattern; or was chosen before, as it is scale-invariant."""
-    return max(conv.kernel_size) > 1 or isinstance(conv, SIConv2d)
-
-
+@overload
+def convert(
+    model: nn.Conv1d,
+    *,
+    include: Patterns = ...,
+    exclude: Patterns = ...,
+    first: int | None = ...,
+    scales: Scales = ...,
+    antialias: bool | None = ...,
+    where: Where | None = ...,
+    like: Conversion | nn.Module | None = ...,
+    images: Any = ...,
+    call: Call | None = ...,
+    inplace: bool = ...,
+) -> SIConv1d: ...
 @overload
 def convert(
     model: nn.Conv2d,
@@ -39,10 +53,28 @@ def convert(
     exclude: Patterns = ...,
     first: int | None = ...,
     scales: Scales = ...,
-    antialias: bool = ...,
-    where: Where = ...,
+    antialias: bool | None = ...,
+    where: Where | None = ...,
+    like: Conversion | nn.Module | None = ...,
+    images: Any = ...,
+    call: Call | None = ...,
     inplace: bool = ...,
 ) -> SIConv2d: ...
+@overload
+def convert(
+    model: nn.Conv3d,
+    *,
+    include: Patterns = ...,
+    exclude: Patterns = ...,
+    first: int | None = ...,
+    scales: Scales = ...,
+    antialias: bool | None = ...,
+    where: Where | None = ...,
+    like: Conversion | nn.Module | None = ...,
+    images: Any = ...,
+    call: Call | None = ...,
+    inplace: bool = ...,
+) -> SIConv3d: ...
 @overload
 def convert(
     model: Network,
@@ -51,8 +83,11 @@ def convert(
     exclude: Patterns = ...,
     first: int | None = ...,
     scales: Scales = ...,
-    antialias: bool = ...,
-    where: Where = ...,
+    antialias: bool | None = ...,
+    where: Where | None = ...,
+    like: Conversion | nn.Module | None = ...,
+    images: Any = ...,
+    call: Call | None = ...,
     inplace: bool = ...,
 ) -> Network: ...
 def convert(
@@ -62,28 +97,39 @@ def convert(
     exclude: Patterns = (),
     first: int | None = None,
     scales: Scales = DEFAULT_SCALES,
-    antialias: bool = False,
-    where: Where = is_spatial,
+    antialias: bool | None = None,
+    where: Where | None = None,
+    like: Conversion | nn.Module | None = None,
+    images: Any = None,
+    call: Call | None = None,
     inplace: bool = False,
 ) -> nn.Module:
     """Return the network with `SIConv2d` in place of `Conv2d`, weights and all else unchanged.
 
-    By default every convolution whose kernel is larger than 1×1 is swapped. A layer that is scale-invariant already
-    gets the scales given here. Weight normalisation, spectral normalisation and pruning are kept, and so is what a
-    subclass of `Conv2d` does to its input or its weight before the convolution, such as timm's `Conv2dSame` and
-    `StdConv2d`. A layer that computes something else, or whose size is not known yet, is left alone with a warning;
-    `skipped` gives the reason for every layer.
+    `Conv1d` and `Conv3d` become `SIConv1d` and `SIConv3d`. By default every convolution is swapped that can gain by it.
+    Left alone are those that see one pixel, patch embeddings, whose patches do not overlap, and, if `images` are given
+    to find out, those whose kernel exceeds their map. A layer whose very name is in `include` or `scales` is swapped in
+    any case. A layer that is scale-invariant already gets the scales given here.
+
+    Weight normalisation, spectral normalisation and pruning are kept, and so is what a subclass of `Conv2d` does to its
+    input or its weight before the convolution, such as timm's `Conv2dSame` and `StdConv2d`. A layer that computes
+    something else, or whose size is not known yet, is left alone with a warning; `skipped` gives the reason for every
+    layer. A maximum cannot be folded into other layers: the methods of a network that would do so, such as
+    `reparameterize` of RepVGG and `merge` of LoRA, refuse from now on.
 
     A trained network does not survive this by itself: see `calibrate`.
 
     Args:
-        model: a network, or a single `Conv2d`.
+        model: a network, or a single convolution.
         include, exclude: names of layers, or patterns of names with `*`, `?` and `[…]`; `*` matches dots, too.
         first: how many of the chosen layers to swap, counted in the order of `named_modules`; None for all.
         scales: of the new layers; or {pattern: scales}, where the first pattern that matches a name counts, and a layer
             that none matches stays as it is.
-        antialias: of the new layers.
-        where: takes the name and the layer, and says whether to swap it.
+        antialias: of the new layers; None keeps that of layers which are scale-invariant already, False for others.
+        where: takes the name and the layer, and says whether to swap it, instead of the rule above.
+        like: a converted network, or what `conversion` returned of one: its layers are swapped as there, and no others.
+        images: a batch like those that the network will see. It is run once, to know how large the maps are.
+        call: how to run it on the `images`: a function of the model and a batch.
         inplace: change the network itself instead of a copy. The parameters are then the same objects, so that an
             optimiser that holds them goes on working.
 
@@ -104,27 +150,34 @@ def convert(
     check_module(model)
     included, excluded = _patterns("include", include), _patterns("exclude", exclude)
     by_pattern = _scales_by_pattern(scales)
-    check_flag("antialias", antialias)
+    if antialias is not None:
+        check_flag("antialias", antialias)
     check_flag("inplace", inplace)
-    if not callable(where):
+    if where is not None and not callable(where):
         raise TypeError(f"`where` must be a function of a name and a layer, got {type(where).__name__}")
-    names = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)]
+    names = [name for name, layer in model.named_modules() if _is_convolution(layer)]
+    network = model if inplace else copy_network(model)
+    if like is not None:
+        if (include, tuple(exclude), first, scales, antialias, where) != ("*", (), None, DEFAULT_SCALES, None, None):
+            raise ValueError("`like` says which layers have which scales: give it without other choices")
+        return _convert_like(network, conversion(like) if isinstance(like, nn.Module) else like)
     for argument, patterns in (("include", included), ("exclude", excluded), ("scales", list(by_pattern))):
         for pattern in patterns:
-            if names and not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(f"`{argument}` must match the name of a Conv2d, got {pattern!r}")
+            if names and not any(_matches(name, pattern, names) for name in names):
+                raise ValueError(f"`{argument}` must match the name of a convolution, got {pattern!r}{_near(names)}")
 
-    network = model if inplace else copy_network(model)
-    chosen: dict[str, tuple[nn.Conv2d, tuple[float, ...]]] = {}
+    sizes = _sizes_of_maps(network, images, call)
+    asked = {*included, *by_pattern}
+    chosen: dict[str, tuple[Plain, tuple[float, ...]]] = {}
     unfit: dict[str, str] = {}
     for name, layer in network.named_modules():
-        wanted = next((found for pattern, found in by_pattern.items() if fnmatchcase(name, pattern)), None)
+        wanted = next((found for pattern, found in by_pattern.items() if _matches(name, pattern, names)), None)
         if (
-            isinstance(layer, nn.Conv2d)
+            _is_convolution(layer)
             and wanted is not None
-            and any(fnmatchcase(name, pattern) for pattern in included)
-            and not any(fnmatchcase(name, pattern) for pattern in excluded)
-            and where(name, layer)
+            and any(_matches(name, pattern, names) for pattern in included)
+            and not any(_matches(name, pattern, names) for pattern in excluded)
+            and (where(name, layer) if where else name in asked or not why_no_gain(name, layer, sizes))
         ):
             reason = why_unfit(layer)
             if reason:
@@ -134,14 +187,76 @@ def convert(
     listed = "; ".join(f"{name}: {reason}" for name, reason in unfit.items())
     if not chosen:
         raise ValueError(
-            f"`model` (={type(model).__name__}) must hold a Conv2d that `include`, `exclude`, `scales`, `where` choose"
-            + (f" and that can be swapped ({listed})" if unfit else "")
+            f"`model` (={type(model).__name__}) must hold a convolution that `include`, `exclude`, `scales`, `where` "
+            "choose" + (f" and that can be swapped ({listed})" if unfit else "") + _left_alone(network, sizes)
         )
     for layer, wanted in list(chosen.values())[: _check_first(first, len(chosen))]:
         _swap(layer, wanted, antialias)
+    refuse_folding(network)
     if unfit:
         warnings.warn(f"left alone by `convert`: {listed}", stacklevel=2)
     return network
+
+
+def conversion(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """Which layers of a network are scale-invariant, and how: what `convert` needs to do it again.
+
+    Plain numbers and words, as JSON has them. `scaleconv.save` and `scaleconv.load` keep them beside a checkpoint.
+
+    Raises:
+        TypeError: `model` is not a Module.
+
+    Example:
+        >>> network = convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), scales=(1, 2))
+        >>> conversion(network)
+        {'0': {'scales': [1.0, 2.0], 'antialias': False}}
+        >>> convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), like=conversion(network))[0].scales
+        (1.0, 2.0)
+    """
+    check_module(model)
+    return {
+        name: {"scales": list(layer.scales), "antialias": layer.antialias}
+        for name, layer in model.named_modules()
+        if isinstance(layer, ScaleInvariantLayer)
+    }
+
+
+def _convert_like(network: nn.Module, layers: Conversion) -> nn.Module:
+    if not isinstance(layers, Mapping):
+        raise TypeError(f"`like` must be a network or what `conversion` returns, got {type(layers).__name__}")
+    found = dict(network.named_modules())
+    chosen = []
+    for name, settings in layers.items():
+        layer = found.get(name)
+        if layer is None or not _is_convolution(layer):
+            names = [each for each, module in found.items() if _is_convolution(module)]
+            raise ValueError(f"`like` must name convolutions of the network, got {name!r}{_near(names)}")
+        if reason := why_unfit(layer):
+            raise ValueError(f"`like` must name layers that can be swapped, got {name!r}: {reason}")
+        if not isinstance(settings, Mapping) or "scales" not in settings:
+            raise ValueError(f"`like` must give the `scales` of each layer, got {settings!r} for {name!r}")
+        antialias = check_flag("antialias", settings.get("antialias", False))
+        chosen.append((layer, check_scales(settings["scales"]), antialias))
+    for layer, scales, antialias in chosen:
+        _swap(layer, scales, antialias)
+    refuse_folding(network)
+    return network
+
+
+def _near(names: Sequence[str]) -> str:
+    """Some names to choose from, for a message."""
+    if not names:
+        return ": it has none"
+    return f"; it has {', '.join(map(repr, names[:3]))}{' and others' if len(names) > 3 else ''}"
+
+
+def _left_alone(network: nn.Module, sizes: SizesOfMaps) -> str:
+    """Why the layers that could be swapped are left alone, for a message."""
+    reasons = {
+        name: why_no_gain(name, layer, sizes) for name, layer in network.named_modules() if _is_convolution(layer)
+    }
+    some = [f"{name or 'model'}: {reason}" for name, reason in reasons.items() if reason][:3]
+    return f"; left alone unless named in `include`: {'; '.join(some)}" if some else ""
 
 
 @overload
@@ -167,15 +282,22 @@ def revert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
     check_module(model)
     network = model if check_flag("inplace", inplace) else copy_network(model)
     for layer in network.modules():
-        if isinstance(layer, SIConv2d) and (_base(layer) is SIConv2d or hasattr(layer, "plain_type")):
-            for name in _attributes():
+        if isinstance(layer, ScaleInvariantLayer) and (
+            _base(layer) in SCALE_INVARIANT.values() or hasattr(layer, "plain_type")
+        ):
+            for name in ("scales", "antialias"):
                 vars(layer).pop(name, None)
             _become(layer, plain_class(layer))
+    allow_folding(network)
     return network
 
 
-def skipped(model: nn.Module) -> dict[str, str]:
+def skipped(model: nn.Module, images: Any = None, *, call: Call | None = None) -> dict[str, str]:
     """The convolutions of a network that are not scale-invariant, by name, and why they are not.
+
+    Args:
+        model: a network.
+        images, call: as for `convert`, to know how large the maps are.
 
     Raises:
         TypeError: `model` is not a Module.
@@ -183,56 +305,106 @@ def skipped(model: nn.Module) -> dict[str, str]:
     Example:
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.ConvTranspose2d(8, 8, 2))
         >>> skipped(convert(network))
-        {'1': '1×1 kernel', '2': 'ConvTranspose2d is no Conv2d'}
+        {'1': '1×1 kernel', '2': 'ConvTranspose2d is a transposed convolution'}
     """
     check_module(model)
+    sizes = _sizes_of_maps(model, images, call)
     reasons = {}
     for name, layer in model.named_modules():
-        if isinstance(layer, nn.Conv2d) and not isinstance(layer, SIConv2d):
-            reasons[name] = why_unfit(layer) or ("not chosen" if is_spatial(name, layer) else "1×1 kernel")
-        elif isinstance(layer, _ConvNd) and not isinstance(layer, nn.Conv2d):
-            reasons[name] = f"{type(layer).__name__} is no Conv2d"
+        if _is_convolution(layer) and not isinstance(layer, ScaleInvariantLayer):
+            reasons[name] = why_unfit(layer) or why_no_gain(name, layer, sizes) or "not chosen"
+        elif isinstance(layer, _ConvNd) and not _is_convolution(layer):
+            reasons[name] = f"{type(layer).__name__} is a transposed convolution"
     return reasons
 
 
-def why_unfit(layer: nn.Conv2d) -> str | None:
+def why_unfit(layer: Plain) -> str | None:
     """Why a layer cannot be scale-invariant, or None if it can."""
-    if isinstance(layer, SIConv2d):
+    if isinstance(layer, ScaleInvariantLayer):
         return None
     if isinstance(layer, TIConv2d):
         return f"{type(layer).__name__} has transforms of its own"
     if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
         return f"{type(layer).__name__} does not know its size yet: call the network once before"
-    return None if _base(layer) is nn.Conv2d else why_not_rerouted(layer)
+    return None if _base(layer) in SCALE_INVARIANT else why_not_rerouted(layer)
 
 
-def plain_class(layer: SIConv2d) -> type[nn.Conv2d]:
+def why_no_gain(name: str, layer: Plain, sizes: SizesOfMaps) -> str | None:
+    """Why a layer is left alone unless it is asked for; None if it is not, or is scale-invariant already."""
+    if isinstance(layer, ScaleInvariantLayer):
+        return None
+    if max(layer.kernel_size) == 1:
+        return f"{_by(layer.kernel_size)} kernel"
+    if any(part.startswith("lora_") for part in name.split(".")):
+        return "adapter of another layer"
+    if all(stride >= kernel for stride, kernel in zip(layer.stride, layer.kernel_size, strict=True)):
+        return f"patches of {_by(layer.kernel_size)} do not overlap"
+    extent = [d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+    if name in sizes and any(far > length for far, length in zip(extent, sizes[name], strict=True)):
+        return f"kernel of {_by(extent)} exceeds the map of {_by(sizes[name])}"
+    return None
+
+
+def _sizes_of_maps(model: nn.Module, images: Any, call: Call | None) -> SizesOfMaps:
+    """The largest map that each convolution is called with, for a batch of images; empty without one."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    if images is None:
+        return sizes
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(layer: Plain, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            seen = tuple(given_to(args, kwargs).shape[-len(layer.kernel_size) :])
+            sizes[name] = tuple(map(max, sizes.get(name, seen), seen))
+
+        return hook
+
+    handles = [
+        layer.register_forward_pre_hook(watch(name), with_kwargs=True)
+        for name, layer in model.named_modules()
+        if _is_convolution(layer)
+    ]
+    with hooked(handles), evaluating(model):
+        run(model, images, call)
+    return sizes
+
+
+def plain_class(layer: ScaleInvariantLayer) -> type[Plain]:
     """What the layer was before `convert`, parametrizations apart."""
-    kind: type[nn.Conv2d] = getattr(layer, "plain_type", nn.Conv2d)
+    kind: type[Plain] = getattr(layer, "plain_type", base_of(type(layer)))
     return kind
 
 
-def _swap(layer: nn.Conv2d, scales: tuple[float, ...], antialias: bool) -> None:
+def _swap(layer: Plain, scales: tuple[float, ...], antialias: bool | None) -> None:
     """Make the layer scale-invariant, or change its scales."""
-    if not isinstance(layer, SIConv2d):
+    if not isinstance(layer, ScaleInvariantLayer):
         base = _base(layer)
-        _become(layer, SIConv2d if base is nn.Conv2d else rerouted_class(base))
-    vars(layer).update(_attributes(scales=scales, antialias=antialias))
+        _become(layer, SCALE_INVARIANT[base] if base in SCALE_INVARIANT else rerouted_class(base))
+        vars(layer)["antialias"] = False
+    vars(layer)["scales"] = scales
+    if antialias is not None:
+        vars(layer)["antialias"] = antialias
 
 
-def _attributes(**arguments: Any) -> dict[str, Any]:
-    """What an `SIConv2d` holds and a `Conv2d` does not."""
-    layer, plain = SIConv2d(1, 1, 1, device="meta", **arguments), nn.Conv2d(1, 1, 1, device="meta")
-    return {name: value for name, value in vars(layer).items() if name not in vars(plain)}
+def _is_convolution(layer: nn.Module) -> bool:
+    return isinstance(layer, Plain)
 
 
-def _base(layer: nn.Conv2d) -> type[nn.Conv2d]:
+def _matches(name: str, pattern: str, names: Sequence[str]) -> bool:
+    """Whether a pattern means a layer. One that is a name means that alone, whatever characters it holds."""
+    return name == pattern if pattern in names else fnmatchcase(name, pattern)
+
+
+def _by(sizes: Iterable[int]) -> str:
+    return "×".join(map(str, sizes))
+
+
+def _base(layer: Plain) -> type[Plain]:
     """The class of the layer; of one with parametrizations, that which it had before them."""
-    kind: type[nn.Conv2d] = type(layer).__bases__[0] if is_parametrized(layer) else type(layer)
+    kind: type[Plain] = type(layer).__bases__[0] if is_parametrized(layer) else type(layer)
     return kind
 
 
-def _become(layer: nn.Conv2d, base: type[nn.Conv2d]) -> None:
+def _become(layer: Plain, base: type[Plain]) -> None:
     """Give the layer that class; if it has parametrizations, one like its own over that class.
 
     Such a layer has a class to itself, which holds its parametrized tensors as properties.
@@ -250,11 +422,6 @@ def copy_network(model: Network) -> Network:
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     return copy.deepcopy(model, memo)
-
-
-def check_module(model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
 
 
 def _check_first(first: int | None, chosen: int) -> int:

@@ -13,10 +13,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.hooks import RemovableHandle
 
-from .convert import check_module
 from .layers import SIConv2d
 
 Call = Callable[[Any, Any], Any]  # of the model and a batch; returns the tensor to look at
+
+
+def check_module(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
 
 
 def find_layers(model: nn.Module) -> dict[str, SIConv2d]:

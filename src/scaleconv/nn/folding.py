@@ -1,0 +1,57 @@
+"""Methods that fold a convolution into other layers take it for a linear one; a maximum over scales is not linear.
+
+`reparameterize` of RepVGG, MobileOne and FastViT adds the weights of branches, `fuse` of LevIT and many detectors takes
+BatchNorm into the weight, `merge` of LoRA adds an adapter to it. Each would go on without a word and give another
+function. So these methods refuse, on the modules that hold a scale-invariant layer, until it is reverted.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from torch import nn
+
+from .layers import SIConv1d, SIConv2d, SIConv3d
+
+FOLDING = ("fuse", "merge", "reparameterize", "switch_to_deploy")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Stands in a module in place of a method."""
+
+    kind: str
+    method: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError(
+            f"`{self.method}` of {self.kind} would fold a scale-invariant layer into others as if it were linear: "
+            "call it before `convert`, or after `revert`"
+        )
+
+
+def refuse_folding(network: nn.Module) -> None:
+    """Let the methods refuse, on every module that holds a scale-invariant layer."""
+    for module in network.modules():
+        if any(isinstance(each, SIConv1d | SIConv2d | SIConv3d) for each in module.modules()):
+            for name in FOLDING:
+                if _folds(type(module), name):
+                    vars(module)[name] = Refusal(type(module).__name__, name)
+
+
+def allow_folding(network: nn.Module) -> None:
+    """Take the refusals away."""
+    for module in network.modules():
+        for name in FOLDING:
+            if isinstance(vars(module).get(name), Refusal):
+                del vars(module)[name]
+
+
+def _folds(kind: type, name: str) -> bool:
+    """Whether a class has such a method; one that needs arguments, as `fuse(features)`, does something else."""
+    method = getattr(kind, name, None)
+    if not inspect.isfunction(method):
+        return False
+    _, *parameters = inspect.signature(method).parameters.values()
+    needed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(each.default is not inspect.Parameter.empty or each.kind in needed for each in parameters)
