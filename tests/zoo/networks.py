@@ -29,6 +29,7 @@ class Entry:
         make: builds it.
         size: of one image: channels, then 1, 2 or 3 lengths.
         call: how to call it, where it takes or returns more than a tensor.
+        include: the layers to convert; patch embeddings are converted only where they are named.
         without: steps that do not apply, each with the reason.
         onnx: whether it is small enough to be exported to ONNX here.
     """
@@ -37,6 +38,7 @@ class Entry:
     make: Callable[[], nn.Module]
     size: tuple[int, ...] = (3, 64, 64)
     call: Call | None = None
+    include: str = "*"
     without: dict[str, str] = field(default_factory=dict)
     onnx: bool = False
 
@@ -188,13 +190,13 @@ network("torchvision/inception_v3", size=(3, 96, 96))(
 )
 
 
-@network("torchvision/vit", onnx=True)
+@network("torchvision/vit", include="conv_proj", onnx=True)
 def _():
     models = import_module("torchvision.models")
     return models.VisionTransformer(64, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=10)
 
 
-@network("torchvision/swin")
+@network("torchvision/swin", include="features.0.0")
 def _():
     models = import_module("torchvision.models")
     return models.SwinTransformer([4, 4], 24, [1, 1], [2, 2], [4, 4], num_classes=10)
@@ -253,10 +255,12 @@ for _name, _options in {
     "convnextv2_atto": {"depths": (1, 1, 1, 1)},
     "edgenext_xx_small": {"depths": (1, 1, 2, 1)},
     "coatnet_pico_rw_224": {"img_size": 64},
-    "beit_base_patch16_224": {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 2},
     "levit_128s": {"img_size": 64},
 }.items():
     network(f"timm/{_name}")(from_timm(_name, num_classes=10, **_options))
+network("timm/beit_base_patch16_224", include="patch_embed.proj")(
+    from_timm("beit_base_patch16_224", num_classes=10, img_size=64, embed_dim=48, depth=2, num_heads=2)
+)
 network("timm/resnet18_features", call=item(-1))(from_timm("resnet18", features_only=True))
 
 
@@ -330,7 +334,7 @@ network("transformers/Segformer", call=get("logits"))(
         num_labels=4,
     )
 )
-network("transformers/ViT", call=get("logits"))(
+network("transformers/ViT", call=get("logits"), include="vit.embeddings.patch_embeddings.projection")(
     from_transformers(
         "ViTForImageClassification",
         "ViTConfig",

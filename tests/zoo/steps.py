@@ -114,7 +114,7 @@ class Case:
             return copy.deepcopy(self.plain)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of layers that are left alone; the first step tells of them
-            return convert(self.plain, scales=scales)
+            return convert(self.plain, include=self.entry.include, scales=scales)
 
     def single(self):
         """A fresh copy that takes and returns one tensor."""
@@ -202,7 +202,7 @@ def convert_it(case):
     before = copy.deepcopy(case.plain.state_dict())
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        network = convert(case.plain, scales=SCALES)
+        network = convert(case.plain, include=case.entry.include, scales=SCALES)
     require(any(isinstance(layer, LAYERS) for layer in network.modules()), "no layer is scale-invariant")
     found = case.answer(network)
     require(found.shape == case.expected.shape, f"shape {tuple(found.shape)}, not {tuple(case.expected.shape)}")
