@@ -409,7 +409,7 @@ def _():
         num_queries=10,
         num_labels=4,
     )
-    return library.DetrForObjectDetection(config)
+    return library.DetrForObjectDetection(config).requires_grad_(True)  # it freezes its backbone otherwise
 
 
 network("transformers/Wav2Vec2", size=(640,), call=get("last_hidden_state"))(

@@ -38,7 +38,7 @@ def cell(outcome, notes):
 def tidy(note):
     """One line that Markdown shows as it is."""
     note = " ".join(note.split())
-    note = note if len(note) <= 200 else f"{note[:200]}…"
+    note = note if len(note) <= 320 else f"{note[:320]}…"
     return re.sub(r"([<>|*_\[\]])", r"\\\1", note) if "`" not in note else note.replace("|", "\\|")
 
 
