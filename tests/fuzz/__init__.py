@@ -9,6 +9,7 @@ import traceback
 import warnings
 from collections import Counter
 
+import pytest
 import torch
 
 from fuzz import cases, files
@@ -25,7 +26,7 @@ def run_chunk(room, seed, numbers, device):
     for number in numbers:
         try:
             passed[ROOMS[room](seed, number, device)] += 1
-        except Exception as error:
+        except (Exception, pytest.fail.Exception) as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             failed[number] = f"{type(error).__name__} in {where.name}: {str(error)[:300]}"
     return passed, failed

@@ -1,12 +1,15 @@
 """One drawn call each: what is called with what, and what must come out."""
 
+import copy
 import math
 from functools import partial
+from itertools import pairwise
 from random import Random
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fuzz.matrices import aligned_responses, read_matrix
 from helpers.tolerance import TOLERANCE
@@ -176,7 +179,12 @@ def check_call(dice, device, call, function, maps, options, dtypes=DTYPES, **rea
         tensor.detach().requires_grad_() if wanted else tensor for tensor, wanted in zip(tensors, graded, strict=True)
     ]
     arguments = {**call.arguments(), **options}
-    output, winner = function(leaves[0][0] if unbatched else leaves[0], *leaves[1:], **arguments, return_winner=True)
+    given = [leaves[0][0] if unbatched else leaves[0], *leaves[1:]]
+    if function in (si_conv2d, ti_conv2d) and any(graded) and not unbatched and dice.random() < 0.2:
+        keep = {"use_reentrant": dice.random() < 0.5, "preserve_rng_state": False}
+        output, winner = checkpoint(partial(function, **arguments, return_winner=True), *given, **keep)
+    else:
+        output, winner = function(*given, **arguments, return_winner=True)
     if unbatched:
         output, winner = output[None], winner[None]
     exact = [None if tensor is None else tensor.detach().double().cpu() for tensor in tensors]
@@ -190,15 +198,76 @@ def check_call(dice, device, call, function, maps, options, dtypes=DTYPES, **rea
     close(won.detach(), aligned.detach().amax(0), dtype, "winner")
     if not (any(graded) and output.numel()):
         return
+    if dice.random() < 0.4:
+        output, factor = change_in_place(dice, output)
+        won = won * factor.double().cpu()
     sent = draw_tensor(dice, output.shape, dtype)
-    grads = torch.autograd.grad(
-        output, [leaf for leaf, wanted in zip(leaves, graded, strict=True) if wanted], sent.to(device)
-    )
+    output.backward(sent.to(device))  # which reentrant checkpointing wants
+    grads = [leaf.grad for leaf, wanted in zip(leaves, graded, strict=True) if wanted]
     true = torch.autograd.grad(won, [leaf for leaf, wanted in zip(exact, graded, strict=True) if wanted], sent.double())
     for grad, expected, name in zip(
         grads, true, [n for n, w in zip(("input", "weight", "bias"), graded, strict=True) if w], strict=True
     ):
         close(grad, expected, dtype, f"gradient of {name}")
+
+
+def change_in_place(dice, output):
+    """The output after a drawn operation in place, on all of it or on a view, and what it was multiplied by."""
+    factor = torch.ones_like(output)
+    kind = dice.choice(["relu_", "mul_", "channels", "corner", "transposed", "+="])
+    if kind == "relu_":
+        factor.copy_(output.detach() > 0)
+        output.relu_()
+    elif kind == "+=":
+        output += 3
+    else:
+        views = {
+            "mul_": lambda tensor: tensor,
+            "channels": lambda tensor: tensor[:, ::2],
+            "corner": lambda tensor: tensor[..., :1, -1:],
+            "transposed": lambda tensor: tensor.permute(0, 2, 3, 1)[..., -1],
+        }
+        for tensor in (output, factor):
+            views[kind](tensor).mul_(2)
+    return output, factor
+
+
+def check_norms(dice, device):
+    """`ScaleInvariant` around blocks with BatchNorm in training: checkpointing changes no output and no gradient."""
+    scales, layout = draw_scales(dice), dice.choice([torch.contiguous_format, torch.channels_last])
+    size = [dice.randint(7, 14) for _ in "hw"]
+    scales = tuple(s for s in scales if s == 1 or min(math.floor(s * n + 1e-6) for n in size) >= 3)
+    torch.manual_seed(dice.getrandbits(30))
+    channels = [2, *(dice.choice([2, 3]) for _ in range(dice.randint(1, 3)))]
+    blocks = [
+        nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=dice.random() < 0.5))
+        for a, b in pairwise(channels)
+    ]
+    reentrant = [dice.choice([None, True, False]) for _ in blocks]
+    images = draw_tensor(dice, [dice.randint(2, 4), 2, *size], torch.float64).to(device, memory_format=layout)
+    pool, found = dice.choice(["max", "mean"]), []
+    for kinds in ([None] * len(blocks), reentrant):
+        module = Checkpointed(copy.deepcopy(blocks), kinds).double().to(device)
+        pyramid = ScaleInvariant(module, scales, pool=pool)
+        leaf = images.detach().requires_grad_()
+        output = pyramid(leaf)
+        output.square().sum().backward()
+        found.append([output.detach(), leaf.grad, *(parameter.grad for parameter in module.parameters())])
+    for plain, checkpointed in zip(*found, strict=True):
+        close(checkpointed, plain.cpu(), torch.float64, f"checkpointing {reentrant}")
+
+
+class Checkpointed(nn.Module):
+    """Blocks, each computed again in the backward pass by one of two ways, or not (None)."""
+
+    def __init__(self, blocks, reentrant):
+        super().__init__()
+        self.blocks, self.reentrant = nn.ModuleList(blocks), reentrant
+
+    def forward(self, x):
+        for block, kind in zip(self.blocks, self.reentrant, strict=True):
+            x = block(x) if kind is None else checkpoint(block, x, use_reentrant=kind)
+        return x
 
 
 def close(actual, expected, dtype, what):
@@ -285,7 +354,7 @@ def check_convert(dice, device):
         channels = filters
     plain, scales = nn.Sequential(*layers).double().to(device), draw_scales(dice)
     images = draw_tensor(dice, [2, 3, dice.randint(15, 20), dice.randint(15, 20)], torch.float64).to(device)
-    converted, value = convert(plain, scales=scales), images
+    converted, value = convert(plain, scales=scales, where=lambda *_: True), images
     assert list(converted.state_dict()) == list(plain.state_dict())
     for layer in plain:
         if isinstance(layer, nn.Conv2d):
@@ -329,7 +398,7 @@ WRONG_PYRAMID = {
 WRONG_CONVERSION = {
     "model": [None, 3, [nn.Conv2d(1, 1, 1)]],
     "scales": WRONG["scales"],
-    "antialias": ["yes", 1, None],
+    "antialias": ["yes", 1],
     "inplace": ["yes", 1, None],
     "exclude": [3, 1.5],
 }
@@ -408,6 +477,7 @@ QUICK = {
     "refused, convert": (2, check_refused_conversion),
     "ScaleInvariant": (5, check_vectors),
     "ScaleInvariant, maps": (5, check_maps),
+    "ScaleInvariant, BatchNorm": (3, check_norms),
     "convert": (5, check_convert),
     "si_conv2d, long strides": (1, check_long_strides),
     **{kind: (1, check) for way in (mapped, transformed) for kind, check in _by(way).items()},

@@ -113,7 +113,7 @@ class Checkpointed(nn.Module):
 
 def blocks():
     torch.manual_seed(3)
-    first = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU())
+    first = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True))
     second = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2))
     return [first.double(), second.double()]
 

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
+from fuzz.cases import Checkpointed
 from helpers.loops import tensors_of
 from helpers.tolerance import TOLERANCE
-from scaleconv import si_conv2d
+from scaleconv import ScaleInvariant, si_conv2d
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -83,3 +85,45 @@ def test_tensors_need_not_be_on_the_current_gpu():
     expected = results([tensor.cuda() for tensor in tensors], {})
     actual = results([tensor.to("cuda:1") for tensor in tensors], {})
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(actual, expected, strict=True))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "weight_shape", "call"),
+    [
+        ((2, 3, 16, 15), (8, 3, 3, 3), {"padding": 1}),  # CHWN inside
+        ((2, 32, 16, 15), (8, 32, 3, 3), {"padding": 1}),
+        ((2, 8, 16, 15), (8, 1, 3, 3), {"groups": 8, "stride": 2}),
+        ((2, 32, 1, 1), (8, 32, 3, 3), {"padding": 1}),
+        ((64, 64, 56, 56), (64, 64, 3, 3), {"padding": 1}),  # scale 1 by the library
+    ],
+    ids=["few channels", "many channels", "depthwise", "one pixel", "large"],
+)
+def test_in_place_operations_may_follow_the_layer(shape, weight_shape, call, dtype, memory_format):
+    torch.manual_seed(0)
+    images = torch.randn(shape, device="cuda", dtype=dtype).contiguous(memory_format=memory_format)
+    weight = torch.randn(weight_shape, device="cuda", dtype=dtype, requires_grad=True)
+    output, winner = si_conv2d(images, weight, **call, return_winner=True)
+    assert not output._is_view()
+    assert not winner._is_view()
+    (in_place,) = torch.autograd.grad(output.mul_(3).relu_().sum(), weight)
+    (copied,) = torch.autograd.grad((si_conv2d(images, weight, **call) * 3).relu().sum(), weight)
+    torch.testing.assert_close(in_place, copied)
+    compiled = torch.compile(lambda: si_conv2d(images, weight, **call).mul_(3).relu_().sum(), backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(), weight)[0], copied)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_in_a_pyramid_gives_the_gradients_without_it(reentrant):
+    found = []
+    for kind in (None, reentrant):
+        torch.manual_seed(0)
+        stem = nn.Conv2d(3, 4, 3, padding=1)
+        blocks = [nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(True)) for _ in range(2)]
+        module = nn.Sequential(stem, Checkpointed(blocks, [kind] * 2)).double().cuda()
+        images = torch.rand(3, 3, 20, 18, device="cuda", dtype=torch.float64)
+        ScaleInvariant(module, (0.6, 1, 1.7))(images).square().sum().backward()
+        found.append([parameter.grad for parameter in module.parameters()])
+    for expected, actual in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected)

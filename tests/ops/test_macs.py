@@ -38,7 +38,7 @@ def test_an_unbatched_input_counts_as_one_image():
 def test_the_direct_order_convolves_whole_levels_and_resamples_what_the_outputs_need():
     sampled = 2 * (6 * 2) * (8 * 2)  # responses 1 to 4 and 1 to 6 see samples 1 to 6 and 1 to 8, each of 2 pixels
     aligned = 7 * (2 * 2) * (3 * 2)
-    assert macs(*CALL, scales=(1, 2)).direct == Macs(3 * (PLAIN + 7 * 2 * 9 * 6 * 8), 3 * (sampled + aligned))
+    assert macs(*CALL, scales=(1, 2)).direct == Macs(3 * (PLAIN + 7 * 2 * 9 * 6 * 8), 3 * sampled, 3 * aligned)
 
 
 def test_a_cpu_is_planned_to_take_a_whole_scale_by_strides():
@@ -87,6 +87,6 @@ def test_scale_one_alone_costs_one_conv2d_in_the_paper_s_order(gpu):
 
 
 def test_costs_add_up():
-    assert Macs(1, 2) + Macs(10, 20) == Macs(11, 22)
-    assert Macs(1, 2).times(3) == Macs(3, 6)
-    assert Macs(1, 2).total == 3
+    assert Macs(1, 2, 3) + Macs(10, 20, 30) == Macs(11, 22, 33)
+    assert Macs(1, 2, 4).times(3) == Macs(3, 6, 12)
+    assert (Macs(1, 2, 4).resampling, Macs(1, 2, 4).total) == (6, 7)

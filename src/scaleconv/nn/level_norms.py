@@ -88,7 +88,7 @@ class Level:
             return F.batch_norm(*args, **kwargs)
         statistics = self.whole.statistics[place]
         if self.first:
-            return self._own(given["x"], statistics, F.batch_norm(*args, **kwargs), place)
+            return F.batch_norm(self._own(given.pop("x"), statistics, place), **given)
         number = self._number(place)
         if number >= len(statistics):
             raise ValueError(
@@ -97,7 +97,7 @@ class Level:
             )
         return _normalise(given["x"], *statistics[number], given["weight"], given["bias"], given["eps"])
 
-    def _own(self, x: Tensor, statistics: list[Moments], normalised: Tensor, place: int) -> Tensor:
+    def _own(self, x: Tensor, statistics: list[Moments], place: int) -> Tensor:
         """Keep the statistics of scale 1; or, computed once more, give them the gradients that they got meanwhile."""
         moments = _moments(x)  # in any case: checkpointing wants the same operations again
         if not self.whole.ended:
@@ -106,8 +106,8 @@ class Level:
                 moments = (moments[0].requires_grad_(), moments[1].requires_grad_())
             statistics.append(moments)
         elif (kept := statistics[self._number(place)])[0].is_leaf:
-            return _Receive.apply(normalised, *moments, *kept)  # type: ignore[no-any-return]
-        return normalised
+            return _Receive.apply(x, *moments, *kept)  # type: ignore[no-any-return]
+        return x
 
     def _number(self, place: int) -> int:
         """Which call of the layer this is."""
@@ -182,10 +182,10 @@ class _Receive(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, normalised: Tensor, mean: Tensor, variance: Tensor, kept_mean: Tensor, kept_variance: Tensor
+        ctx: Any, x: Tensor, mean: Tensor, variance: Tensor, kept_mean: Tensor, kept_variance: Tensor
     ) -> Tensor:
         ctx.kept = (kept_mean, kept_variance)
-        return normalised.view_as(normalised)
+        return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

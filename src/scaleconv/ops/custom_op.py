@@ -2,7 +2,7 @@
 
 To compilers it is one node whose result has the shape of a convolution's, so one compiled graph serves all sizes. What
 PyTorch needs to know is here: the implementation, the shapes and strides of the results for tracing, the derivative,
-and the rule for `torch.vmap`.
+the rules for `torch.vmap`, and how many operations it takes.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
+from .dispatch import is_eager
 from .geometry import count_responses
+from .macs import Macs, count_planned
 from .plan import Plan, make_plan
 from .scale_max import scale_max_backward, scale_max_forward
 from .signature import Settings, Signature
@@ -206,9 +209,29 @@ class EagerTIConv2d(torch.autograd.Function):
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # to be differentiated again
             grads = differentiable_backward(grad, input, weight, ctx.settings, needed)
-        else:
+        elif is_eager(grad, input, weight):
             grads = run_backward(grad, input, weight, winner, ctx.plan, needed)
+        else:  # a batch of gradients, or somebody counts
+            every = ti_conv2d_backward(grad, input, weight, winner, *ctx.settings.arguments, list(needed))
+            grads = [one if wanted else None for one, wanted in zip(every, needed, strict=True)]
         return *grads, None
+
+
+@lru_cache(maxsize=1024)
+def _count(plan: Plan) -> Macs:
+    return count_planned(plan)
+
+
+@register_flop_formula(torch.ops.scaleconv.ti_conv2d, get_raw=True)
+def _(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any, out_val: Any = None) -> int:
+    """Floating-point operations of a call: two for each multiply-accumulate, as for PyTorch's own convolution."""
+    return 2 * len(input) * _count(_find_plan(input, weight, arguments)).total
+
+
+@register_flop_formula(torch.ops.scaleconv.ti_conv2d_backward, get_raw=True)
+def _(grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, *arguments: Any, out_val: Any = None) -> int:
+    *settings, needed = arguments
+    return 2 * len(input) * _count(_find_plan(input, weight, settings)).backward(*needed[:2])
 
 
 @ti_conv2d.register_vmap
@@ -228,3 +251,14 @@ def _(info, in_dims, input, weight, bias, stride, padding, dilation, groups, *ot
     biases = None if bias is None else every(bias, in_dims[2]).flatten(0, 1)
     results = ti_conv2d(images, filters, biases, *settings, count * groups, *others)
     return tuple(result.unflatten(1, (count, -1)) for result in results), (1, 1)
+
+
+@ti_conv2d_backward.register_vmap
+def _(info, in_dims, grad, input, weight, winner, *arguments):  # type: ignore[no-untyped-def]
+    """One call after the other: each has a gradient of the weight of its own."""
+    tensors = [
+        [tensor] * info.batch_size if dim is None else tensor.movedim(dim, 0).unbind()
+        for tensor, dim in zip((grad, input, weight, winner), in_dims, strict=False)
+    ]
+    results = [ti_conv2d_backward(*one, *arguments) for one in zip(*tensors, strict=True)]
+    return tuple(torch.stack(each) for each in zip(*results, strict=True)), (0, 0, 0)

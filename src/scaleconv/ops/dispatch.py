@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_gradtrackingtensor, peek_interpreter_stack
+from torch._C._functorch import TransformType, get_interpreter_stack, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
@@ -36,8 +36,9 @@ def needs_plain_operations(images: Tensor, weight: Tensor, bias: Tensor | None, 
         return False
     if images.is_cuda and not _runs_our_kernels(images.device):
         return True
-    tensors = [tensor for tensor in (images, weight, bias) if tensor is not None]
-    return any(is_gradtrackingtensor(tensor) or _is_dual(tensor) for tensor in tensors)
+    if transforms := get_interpreter_stack():
+        return any(transform.key() != TransformType.Vmap for transform in transforms)
+    return any(_is_dual(tensor) for tensor in (images, weight, bias) if tensor is not None)
 
 
 def refuse_jit_trace() -> None:
@@ -54,8 +55,11 @@ def is_eager(*tensors: Tensor | None) -> bool:
     return (
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
-        and peek_interpreter_stack() is None
-        and all(tensor is None or type(tensor) in (Tensor, Parameter) for tensor in tensors)
+        and not get_interpreter_stack()
+        and all(
+            tensor is None or (type(tensor) in (Tensor, Parameter) and not is_legacy_batchedtensor(tensor))
+            for tensor in tensors
+        )
     )
 
 

@@ -1,33 +1,48 @@
 """How many multiply-accumulate operations a call takes: in the paper's order, and as it is planned.
 
 Paper, appendix B counts the convolution of every enlarged image. Resampling is counted too: a number that is resampled
-from n others takes n operations. Numbers only; nothing is computed here.
+from n others takes n operations. The same count answers the FLOP counters of PyTorch (`custom_op`). Numbers only;
+nothing is computed here.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .checks import check_count, check_flag
-from .plan import Canvas, PlaneStrip, Strip, make_plan
+from .plan import Canvas, Plan, PlaneStrip, Strip, make_plan
 from .signature import DEFAULT_SCALES, Padding, Signature, Size, make_signature
 
 
 @dataclass(frozen=True)
 class Macs:
-    """Multiply-accumulate operations: those of the convolution, and those that resample images and responses."""
+    """Multiply-accumulate operations: of the convolution, and those that sample images and align responses."""
 
     convolution: int = 0
-    resampling: int = 0
+    sampling: int = 0
+    alignment: int = 0
+
+    @property
+    def resampling(self) -> int:
+        return self.sampling + self.alignment
 
     @property
     def total(self) -> int:
         return self.convolution + self.resampling
 
+    def backward(self, to_input: bool, to_weight: bool) -> int:
+        """Operations of the gradients: each convolves once, what was sampled is sampled again for that of the weight,
+        and gradients are resampled by the transposes.
+        """
+        wanted = to_input + to_weight
+        return wanted * (self.convolution + self.sampling) + min(wanted, 1) * self.alignment
+
     def __add__(self, other: "Macs") -> "Macs":
-        return Macs(self.convolution + other.convolution, self.resampling + other.resampling)
+        return Macs(
+            self.convolution + other.convolution, self.sampling + other.sampling, self.alignment + other.alignment
+        )
 
     def times(self, count: int) -> "Macs":
-        return Macs(self.convolution * count, self.resampling * count)
+        return Macs(self.convolution * count, self.sampling * count, self.alignment * count)
 
 
 @dataclass(frozen=True)
@@ -75,18 +90,24 @@ def macs(
     images = input_shape[0] if len(input_shape) == 4 else 1
     outputs = signature.height.output_size * signature.width.output_size
     conv2d = Macs(_convolution(signature, outputs))
-    plan = make_plan(signature, False, images, gpu)
-    direct = planned = Macs()
+    direct = Macs()
     for level in signature.geometry.levels:
         direct += Macs(_convolution(signature, level.response[0] * level.response[1]))
     for canvas in make_plan(signature, False, images, False, "dense").canvases:
-        direct += Macs(0, _resampling(signature, canvas))
-    if plan.identity is not None:
-        planned += conv2d
-    for canvas in plan.canvases:
-        responses = canvas.response[0] * canvas.response[1]
-        planned += Macs(_convolution(signature, responses), _resampling(signature, canvas))
+        direct += _resampling(signature, canvas)
+    planned = count_planned(make_plan(signature, False, images, gpu))
     return Cost(*(each.times(images) for each in (conv2d, direct, planned)))
+
+
+def count_planned(plan: Plan) -> Macs:
+    """Operations of a plan, for one image."""
+    signature, planned = plan.signature, Macs()
+    if plan.identity is not None:
+        planned += Macs(_convolution(signature, signature.height.output_size * signature.width.output_size))
+    for canvas in plan.canvases:
+        planned += Macs(_convolution(signature, canvas.response[0] * canvas.response[1]))
+        planned += _resampling(signature, canvas)
+    return planned
 
 
 def _shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -100,14 +121,17 @@ def _convolution(signature: Signature, positions: int) -> int:
     return positions * signature.out_channels * taps
 
 
-def _resampling(signature: Signature, canvas: Canvas) -> int:
-    return sum(_reads(signature, strip) for strip in canvas.strips)
+def _resampling(signature: Signature, canvas: Canvas) -> Macs:
+    total = Macs()
+    for strip in canvas.strips:
+        total += _reads(signature, strip)
+    return total
 
 
-def _reads(signature: Signature, strip: Strip | PlaneStrip) -> int:
+def _reads(signature: Signature, strip: Strip | PlaneStrip) -> Macs:
     """Pixels that are read, and responses, unless they are taken as they are."""
     (rows, columns), (down, across) = (
         [int((axis.weight != 0).sum()) for axis in maps] for maps in (strip.sample, strip.align)
     )
     aligned = 0 if strip.align[0].is_identity and strip.align[1].is_identity else down * across
-    return signature.in_channels * rows * columns + signature.out_channels * aligned
+    return Macs(0, signature.in_channels * rows * columns, signature.out_channels * aligned)

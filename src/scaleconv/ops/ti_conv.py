@@ -202,7 +202,9 @@ def _check_once(check: Check, inside: tuple[tuple[type, ...], ...], *call: Any) 
 
 
 def _plain(value: Any) -> Any:
-    """Plain numbers, alone or in a sequence, for the symbolic ones of a compiler."""
+    """Plain numbers, alone, in a sequence or in a transform, for the symbolic ones of a compiler."""
+    if isinstance(value, Transform):
+        return Transform(_plain(value.matrix))
     if isinstance(value, (list, tuple)):
         return tuple(_plain(item) for item in value)
     if isinstance(value, int) and not isinstance(value, bool):
