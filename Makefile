@@ -3,9 +3,10 @@ BIN := .venv/bin
 READY := .venv/ready
 STAMP := .venv/installed
 TESTABLE := .venv/testable
+ZOO := .venv/zoo
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test test-browser test-matrix fuzz faults docs reproduce audit release
+.PHONY: install test test-zoo test-browser test-matrix fuzz faults docs reproduce audit release
 
 install: $(STAMP)
 
@@ -24,11 +25,21 @@ $(TESTABLE): $(STAMP)
 	$(BIN)/python $(PIP) -e '.[test]'
 	touch $@
 
-test: $(TESTABLE)
+# Libraries of networks that the tests convert: 370 MB in half a minute. Torch is pinned, so that pip keeps what is there.
+$(ZOO): $(TESTABLE)
+	$(BIN)/python $(PIP) -e '.[zoo]'
+	touch $@
+
+test: $(ZOO)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto --dist worksteal -rs
+
+# Every network of tests/zoo with every step; writes the table of docs/networks.md. make test-zoo NETWORKS='timm/*'
+NETWORKS ?= *
+test-zoo: $(ZOO)
+	PYTHONPATH=tests $(BIN)/python -m zoo --networks '$(NETWORKS)'
 
 # Installs nothing, but says what is missing.
 test-browser:
