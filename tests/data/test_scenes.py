@@ -98,7 +98,7 @@ def test_noise_is_centred_of_the_deviation_asked_for_and_stays_in_range(embedded
         ({"digits": 0}, "`digits` must be at least 1, got 0"),
         ({"pieces": -1}, "`pieces` must be at least 0, got -1"),
         ({"noise": -0.1}, "`noise` must be a standard deviation of at least 0, got -0.1"),
-        ({"size": 40, "scales": Fixed(2.2)}, r"`size` \(=40×40\) cuts off the foreground"),
+        ({"size": 40, "scales": Fixed(2.2)}, r"`size` \(=40\) must hold each digit whole, .* needs 5\d×5\d pixels"),
     ],
 )
 def test_wrong_arguments_are_named(embedded, changes, words):
