@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from helpers.folders import write_classes, write_image
+from helpers.folders import write_classes, write_image, write_masks
 from scaleconv.data import load_folder, loading
 from scaleconv.data.loading import ImageSet, Order, decode
 
@@ -197,6 +197,28 @@ def test_neither_workers_nor_memory_change_what_comes_out(tmp_path, monkeypatch)
         for (images, labels), (others, theirs) in zip(expected, found, strict=True):
             assert torch.equal(images, others)
             assert torch.equal(labels, theirs)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_set_is_kept_up_to_so_many_bytes_all_channels_and_masks_counted(tmp_path, monkeypatch, masked):
+    """Of 3×8×8 bytes for each of the training images in colour; in grey with a mask, 2×16×16."""
+    if masked:
+        data = load_folder(write_masks(tmp_path), task="segmentation")
+    else:
+        data = load_folder(write_levels(tmp_path, (0, 255), (9, 8), (3, 7)))
+    count = len(data.train) * (2 * 16 * 16 if masked else 3 * 8 * 8)
+    for most, kept in ((count, True), (count - 1, False)):
+        monkeypatch.setattr(loading, "KEPT_BYTES", most)
+        images = load_folder(data.folder).train
+        assert (images.kept is not None) == kept
+
+
+def test_a_file_that_was_exchanged_for_one_of_another_format_is_not_decoded(tmp_path):
+    """Pillow knows dozens of formats, and their parsers are not all as safe as those of pictures on the web."""
+    path = tmp_path / "a.png"
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(path, format="TIFF")
+    with pytest.raises(UnidentifiedImageError):
+        decode(path, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
