@@ -2,10 +2,11 @@
 
     python benchmarks/onnx_export.py [--networks ResNet-18,FPN] [--parts networks,int8] [--label after] [--out FILE]
 
-Height and width are fixed. A call is one of ONNX Runtime, with as many threads as PyTorch, or one in eager PyTorch
-without gradients. Plain and converted are interleaved; times are medians of `exports` and of `repeats`. Before the
-clock starts, one small export loads the exporter. `int8` is the seconds that it takes to quantize three small layers.
-Prints Markdown tables and writes one JSON file, which keeps what it has under other labels.
+Height and width are fixed. A call is one of ONNX Runtime, or one in eager PyTorch without gradients. Both have one
+thread, and all times are those of the processor, so that other work on the machine counts for little. Plain and
+converted are interleaved; times are medians of `exports` and of `repeats`. Before, one small export loads the exporter.
+`int8` is the seconds that it takes to quantize three small layers. Prints Markdown tables and writes one JSON file,
+which keeps what it has under other labels.
 """
 
 import argparse
@@ -29,17 +30,18 @@ from scaleconv import SIConv2d
 from scaleconv.bench.architectures import ARCHITECTURES
 from scaleconv.data.atomic import atomic_path
 from scaleconv.experiments.records import describe_environment
-from scaleconv.metrics.timing import repeated, time_interleaved
 from scaleconv.table import Table
 
 Row = dict[str, Any]
 
+WARM_UP = 2
+
 
 def export(network: nn.Module, images: Tensor) -> tuple[int, float, bytes]:
     """How many nodes its ONNX graph has, the seconds that the export took, and the model."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     program = torch.onnx.export(network, (images,), dynamo=True, verbose=False)
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     if program is None:
         raise RuntimeError("the exporter returned nothing")
     return len(program.model.graph), seconds, program.model_proto.SerializeToString()
@@ -47,8 +49,7 @@ def export(network: nn.Module, images: Tensor) -> tuple[int, float, bytes]:
 
 def make_session(model: bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # or it keeps a core from PyTorch
+    options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
@@ -70,8 +71,13 @@ def measure_network(name: str, width: int, images: Tensor, exports: int, repeats
                 calls[f"{variant}_onnx_ms"] = partial(session.run, None, given)
                 calls[f"{variant}_eager_ms"] = partial(network, images)
     row |= {f"{variant}_seconds": median(taken) for variant, taken in seconds.items()}
-    times = time_interleaved({key: repeated(call) for key, call in calls.items()}, "cpu", repeats, warm_up=2)
-    row |= {key: timing.median_ms for key, timing in times.items()}
+    times: dict[str, list[float]] = {key: [] for key in calls}
+    for _ in range(WARM_UP + repeats):
+        for key, call in calls.items():
+            begin = time.process_time()
+            call()
+            times[key].append(1000 * (time.process_time() - begin))
+    row |= {key: median(taken[WARM_UP:]) for key, taken in times.items()}
     row["seconds / plain"] = row["converted_seconds"] / row["plain_seconds"]
     row["onnx / eager"] = row["converted_onnx_ms"] / row["converted_eager_ms"]
     return row | {"exports": exports, "repeats": repeats}
@@ -88,13 +94,13 @@ def measure_int8() -> Row:
     torch.manual_seed(0)
     layers = (SIConv2d(channels, 8, 3, padding=1) for channels in (3, 8, 8))
     network, images = nn.Sequential(*layers).eval(), make_images(2, 32)
-    begin = time.perf_counter()
+    begin = time.process_time()
     exported = torch.export.export(network, (images,), strict=True).module()
     quantizer = X86InductorQuantizer().set_global(get_default_x86_inductor_quantization_config())
     prepared = prepare_pt2e(exported, quantizer)
     prepared(images)
     quantized = convert_pt2e(prepared)
-    seconds, expected = time.perf_counter() - begin, network(images)
+    seconds, expected = time.process_time() - begin, network(images)
     return {"seconds": seconds, "error": float((quantized(images) - expected).norm() / expected.norm()), "n": 1}
 
 
@@ -140,6 +146,7 @@ def main() -> None:
     settings = {name: getattr(asked, name) for name in ("width", "size", "batch")}
     warnings.filterwarnings("ignore")  # raised inside the exporters
     logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
     images = make_images(asked.batch, asked.size)
     with torch.no_grad():
         export(nn.Conv2d(3, 4, 3), images)
