@@ -154,6 +154,15 @@ def test_onnx_of_one_size_takes_any_batch_and_has_no_more_nodes(exported):
         assert_close(output, layer(batch).detach())
 
 
+@pytest.mark.parametrize("name", ["padded", "many channels", "other order"])
+def test_a_tie_goes_to_the_scale_listed_first(name):
+    layer, images, _ = case(name, return_winner=True)
+    images[:, :, 2:9] = 0  # where no level sees anything else, all are equal to the bias
+    winner, expected = (found(images)[1] for found in (torch.export.export(layer, (images,)).module(), layer))
+    assert torch.equal(winner[:, :, 5:6, 2:4], torch.zeros_like(winner[:, :, 5:6, 2:4]))
+    assert torch.equal(winner, expected)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", ["padded", "many channels"])
 def test_a_graph_of_one_size_computes_no_coordinates(name, strict):

@@ -45,7 +45,8 @@ def fixed_size_conv(
     above, below, left, right = settings.padding
     more = (0, right - left, 0, below - above)  # behind than before, as 'same' has it
     padded = F.pad(images, more) if any(more) else images
-    output = F.conv2d(padded, weight, bias, settings.stride, (above, left), settings.dilation, settings.groups)
+    inner = None if return_winner else bias  # the products round a bias, and levels that are all zeros would not tie
+    output = F.conv2d(padded, weight, inner, settings.stride, (above, left), settings.dilation, settings.groups)
     call = (tuple(images.shape[1:]), tuple(weight.shape), settings.arguments)
     levels, covered = count_alike(call)
     if levels and not return_winner:
@@ -53,13 +54,15 @@ def fixed_size_conv(
     winner = torch.zeros_like(output, dtype=torch.uint8) if return_winner else None
     for level, (code, wins_ties, stride, dilation, beyond, needed) in enumerate(find_levels(call)):
         sampled = _resample(images, needed[0], call, level, "sample")
-        response = F.conv2d(sampled, weight, bias, stride, 0, dilation, settings.groups)
+        response = F.conv2d(sampled, weight, inner, stride, 0, dilation, settings.groups)
         aligned = _resample(response, needed[1], call, level, "align")
         if any(beyond):
             aligned = F.pad(aligned, beyond, value=-torch.inf)
         if winner is not None:
             winner = torch.where(find_wins(aligned, output, None, wins_ties=wins_ties), code, winner)
         output = torch.maximum(output, aligned)
+    if return_winner and bias is not None:
+        output = output + bias[:, None, None]
     return output, winner
 
 
