@@ -325,7 +325,7 @@ def test_only_the_layers_that_match_are_converted():
 
 def test_layers_that_match_only_1x1_kernels_are_refused():
     spec = NetworkSpec("resnet18", "converted", layers=("*.shortcut.0",))
-    with pytest.raises(ValueError, match=r"`layers` must match convolutions with a kernel over 1×1 of resnet18"):
+    with pytest.raises(ValueError, match=r"`layers` must match convolutions that can gain by it of resnet18"):
         spec.make(1, (32, 32), 2)
 
 

@@ -21,7 +21,7 @@ from ..models.convnet import ConvNet, Shape
 from ..models.resnet import make_resnet18
 from ..models.unet import UNet
 from ..nn import ScaleInvariant, convert
-from ..nn.convert import is_spatial
+from ..nn.convert import why_no_gain
 from ..ops.checks import check_choice, check_count
 from ..ops.signature import DEFAULT_SCALES, check_scales
 from .checkpoint import load_checkpoint, make_fitting
@@ -98,8 +98,8 @@ class NetworkSpec:
         known = {name: layer for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d)}
         for pattern in self.layers:
             chosen = [name for name in known if fnmatchcase(name, pattern)]
-            if not any(is_spatial(name, known[name]) for name in chosen):
-                rule, names = "with a kernel over 1×1 " if chosen else "", brief(", ".join(known))
+            if not any(name == pattern or not why_no_gain(name, known[name], {}) for name in chosen):
+                rule, names = "that can gain by it " if chosen else "", brief(", ".join(known))
                 raise ValueError(f"`layers` must match convolutions {rule}of {self.name} ({names}), got {pattern!r}")
 
     def _plain(self, channels: int, size: Size | None, classes: int) -> nn.Module:
