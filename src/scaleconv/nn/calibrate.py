@@ -32,7 +32,7 @@ from .paired import Pair, Seen
 DEAD = 0.01  # relative to the mean square of its layer; a channel that varies less counts less in the regression
 RATE = 0.06  # of a step, relative to the root mean square of the parameter
 MEASURED = 4  # batches for the statistics
-FEW = 32  # images that are too few for a fit worth having
+FEW = 32  # with fewer images the weights are not fitted
 KEPT = 4096  # images of a DataLoader that are kept in memory
 HELD_OUT = (8, 128)  # a tenth of the images, within these limits, and at most half of them
 CHECKED = 20  # steps from one look at the held-out images to the next
@@ -119,6 +119,7 @@ class Examples:
     fitted: list[Any]
     held_out: list[Any]
     single: bool
+    few: bool  # to learn from: of eight, half held out, weights that suit four are chosen by the other four
 
     def batches(self, parts: list[Any], size: int) -> list[Any]:
         starts = range(0, len(parts), size)
@@ -152,13 +153,15 @@ def _gather(images: Any, batch: int, call: Call | None) -> Examples:
     if single:
         parts = [image for part in parts for image in part.split(1)]
     if count < FEW or len(parts) == 1:
-        harm = "too few to fit the weights to" if len(parts) > 1 else "in one piece, so that nothing can be changed"
-        given = f"{count} image{'s' * (count > 1)}"
-        warnings.warn(f"`images` holds {given}, {harm}: about a thousand will do", stacklevel=3)
+        given = (
+            f"{count} image{'s' * (count > 1)}{'' if single else f' in {len(parts)} batch' + 'es' * (len(parts) > 1)}"
+        )
+        remains = "only statistics are matched" if len(parts) > 1 else "nothing is changed"
+        warnings.warn(f"`images` holds {given}, too few: {remains}. About a thousand will do", stacklevel=3)
     share = min(max(count / 10, HELD_OUT[0]), HELD_OUT[1]) / count
     held_out = min(max(round(share * len(parts)), 1), len(parts) // 2)
     shuffled = [parts[place] for place in torch.randperm(len(parts), generator=_draws(), device="cpu").tolist()]
-    return Examples(shuffled[held_out:], shuffled[:held_out], single)
+    return Examples(shuffled[held_out:], shuffled[:held_out], single, few=count < FEW)
 
 
 def _usable(leaf: Any) -> Any:
@@ -220,7 +223,7 @@ def _search(pair: Pair, examples: Examples, steps: int, batch: int, progress: "P
     before = best.error
     match_statistics(pair, examples.batches(examples.fitted[: MEASURED * size], MEASURED * size))
     best.look("statistics matched")
-    _fit(pair, examples, steps, size, best, progress)
+    _fit(pair, examples, 0 if examples.few else steps, size, best, progress)
     best.restore()
     missed = [name for name in find_layers(pair.network) if name not in pair.called]
     if missed:
@@ -254,12 +257,12 @@ def _compare(pair: Pair, batch: Any, fitting: bool = False) -> tuple[Tensor, Ten
 
     def compare(_: str, seen: Seen) -> None:
         output, layer = seen.output, seen.layer
-        if fitting and not torch.is_grad_enabled():  # inside a checkpoint that keeps no graph: fit the layer by itself
-            with torch.enable_grad():
+        with torch.set_grad_enabled(fitting):
+            if fitting and not output.requires_grad:  # in a checkpoint that keeps no graph: the layer by itself
                 output = layer.forward(seen.input.detach())
-        error = output - seen.plain_output  # no square yet: it would be saved within the checkpoint that it is in
-        if isinstance(layer, SIConv2d) and layer.bias is None:  # what follows sees to the mean
-            error = error - error.mean(seen.dims, keepdim=True)
+            error = output - seen.plain_output  # no square yet: within a checkpoint it would be kept, which it forbids
+            if isinstance(layer, SIConv2d) and layer.bias is None:  # what follows sees to the mean
+                error = error - error.mean(seen.dims, keepdim=True)
         terms.append((error, _units(seen.plain_output, seen.dims), seen.dims))
 
     expected, found = pair.run(batch, compare)

@@ -79,7 +79,8 @@ class Pair:
             batch = batch.to(next(self.network.parameters()).device)
         answers = []
         for network, hook in ((self.plain, remember), (self.network, compare)):
-            with _watching(network, plain_calls, hook):
+            wanted = torch.is_grad_enabled() and network is self.network
+            with _watching(network, plain_calls, hook), torch.set_grad_enabled(wanted):
                 answers.append(run(network, batch) if self.call is None else answer(network, batch, self.call))
         for name, left in plain_calls.items():
             if left:
