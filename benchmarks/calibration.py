@@ -6,8 +6,8 @@
 Small networks are trained on 7,000 of the digits in the package and tested on 2,000 others, at scale 1. Then they are
 converted, and corrected with 1,000 further digits without their labels. With --fine-tune, the plain network, the
 converted and the calibrated one are trained for one more epoch at scale 1, all in the same way, and tested at seven
-scales. With --few, the converted network is calibrated on the first 1, 2, 4, … of the further digits. Results join those
-that the file holds.
+scales. With --few, the converted network is calibrated on 1, 2, 4, … of the further digits. Results join those that the
+file holds.
 """
 
 import argparse

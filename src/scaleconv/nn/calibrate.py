@@ -119,7 +119,7 @@ class Examples:
     fitted: list[Any]
     held_out: list[Any]
     single: bool
-    few: bool  # to learn from: of eight, half held out, weights that suit four are chosen by the other four
+    few: bool  # too few to fit weights to, and too few held out to notice that
 
     def batches(self, parts: list[Any], size: int) -> list[Any]:
         starts = range(0, len(parts), size)
@@ -153,24 +153,19 @@ def _gather(images: Any, batch: int, call: Call | None) -> Examples:
     if single:
         parts = [image for part in parts for image in part.split(1)]
     if count < FEW or len(parts) == 1:
-        given = (
-            f"{count} image{'s' * (count > 1)}{'' if single else f' in {len(parts)} batch' + 'es' * (len(parts) > 1)}"
-        )
+        given = "one batch" if count >= FEW else f"{count} image{'s' * (count > 1)}"
         remains = "only statistics are matched" if len(parts) > 1 else "nothing is changed"
         warnings.warn(f"`images` holds {given}, too few: {remains}. About a thousand will do", stacklevel=3)
     share = min(max(count / 10, HELD_OUT[0]), HELD_OUT[1]) / count
     held_out = min(max(round(share * len(parts)), 1), len(parts) // 2)
-    shuffled = [parts[place] for place in torch.randperm(len(parts), generator=_draws(), device="cpu").tolist()]
+    order = torch.randperm(len(parts), generator=torch.Generator().manual_seed(0), device="cpu").tolist()
+    shuffled = [parts[place] for place in order]
     return Examples(shuffled[held_out:], shuffled[:held_out], single, few=count < FEW)
 
 
 def _usable(leaf: Any) -> Any:
     """A tensor of inference mode takes no part in derivatives; a copy does."""
     return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
-
-
-def _draws() -> torch.Generator:
-    return torch.Generator("cpu").manual_seed(0)
 
 
 def _fitted(network: nn.Module) -> list[nn.Parameter]:
@@ -288,7 +283,7 @@ def _loss(error: Tensor, units: Tensor, dims: list[int]) -> Tensor:
 
 def _fit(pair: Pair, examples: Examples, steps: int, size: int, best: Best, progress: "Progress") -> None:
     """Regress the outputs of all layers, and of the network, on those of the plain ones, as long as that helps."""
-    draws, parameters, found = _draws(), _fitted(pair.network), 0
+    draws, parameters, found = torch.Generator().manual_seed(0), _fitted(pair.network), 0
     with _only_trainable(pair.network, parameters):
         groups = [{"params": [each], "lr": RATE * float(each.detach().square().mean().sqrt())} for each in parameters]
         optimiser = torch.optim.Adam(groups, betas=(0.9, 0.99))
