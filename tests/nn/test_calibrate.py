@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -391,22 +392,36 @@ def test_the_best_of_all_looks_at_the_held_out_images_is_returned(monkeypatch):
 
     compared = module._compare
     monkeypatch.setattr(module, "_compare", compare)
-    state = calibrate(convert(biased()), IMAGES, steps=60).state_dict()
+    state = calibrate(convert(biased()), IMAGES, steps=50).state_dict()  # a look after every 20, and after the last
     assert len(states) == 5
     assert [all(torch.equal(state[key], each[key]) for key in state) for each in states] == [False] * 3 + [True, False]
+
+
+def test_the_error_on_held_out_images_is_the_mean_over_their_batches():
+    network = convert(biased())
+    pair, batches = (
+        Pair(revert(network), network, None),
+        list((IMAGES * torch.linspace(0, 2, 48).view(-1, 1, 1, 1)).split(20)),
+    )
+    with torch.no_grad():
+        errors = [float(module._compare(pair, batch)[1]) for batch in batches]
+        best = module.Best(pair, batches)
+        assert best.look("now")
+        assert not best.look("again")
+    assert errors[0] != pytest.approx(errors[2], rel=0.1)
+    assert (best.error, best.title) == (pytest.approx(sum(errors) / 3), "now")
 
 
 class Counted:
     """A `call` that counts the steps, and keeps the images that they are made on."""
 
     def __init__(self):
-        self.steps, self.images, self.weights = 0, [], []
+        self.steps, self.images = 0, []
 
     def __call__(self, model, batch):
         if torch.is_grad_enabled():
             self.steps += 1
             self.images.append(batch)
-            self.weights.append(model[0].weight.detach().clone())
         return model(batch)
 
 
@@ -417,13 +432,26 @@ def test_it_ends_when_the_held_out_images_are_answered_no_better(monkeypatch):
     assert counted.steps == module.PATIENCE
 
 
-def test_steps_are_made_on_all_images_but_the_held_out_and_become_smaller():
+def test_steps_are_made_on_all_images_but_the_held_out():
     counted = Counted()
     calibrate(convert(biased()), IMAGES, steps=60, batch=6, call=counted)
     assert counted.steps == 60
     assert len(torch.cat(counted.images).unique(dim=0)) == 48 - 8  # a tenth would be fewer than the least
-    moves = [(after - before).abs().mean() for before, after in itertools.pairwise(counted.weights)]
-    assert sum(moves[-5:]) < 0.15 * sum(moves[:5])  # the rate falls to 1/60 of the first
+
+
+def test_the_rate_falls_from_its_share_of_the_weights_to_nothing():
+    rates, sizes = [], []
+
+    def watch(optimiser, *_):
+        rates.append([group["lr"] for group in optimiser.param_groups])
+        sizes.append([float(group["params"][0].detach().square().mean().sqrt()) for group in optimiser.param_groups])
+
+    handle = register_optimizer_step_pre_hook(watch)
+    calibrate(convert(biased()), IMAGES, steps=8, batch=6)
+    handle.remove()
+    assert len(rates) == 8
+    for step, found in enumerate(rates):
+        assert found == pytest.approx([0.06 * (1 - step / 8) * size for size in sizes[0]], rel=1e-5)
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (4, 2), (20, 8), (90, 9), (2000, 128)])
@@ -434,7 +462,7 @@ def test_a_tenth_is_held_out_within_limits(count, held_out):
     assert len(torch.cat(examples.fitted + examples.held_out).unique()) == count
 
 
-def test_few_images_are_named_in_a_warning_where_it_was_called():
+def test_few_images_are_named_in_a_warning_where_it_was_called(capsys):
     network = convert(biased())
     with pytest.warns(UserWarning, match="holds 31 images, too few: only statistics are matched. About a tho") as few:
         fitted = calibrate(network, IMAGES[:31], steps=9)
@@ -443,6 +471,9 @@ def test_few_images_are_named_in_a_warning_where_it_was_called():
         assert same_state(fitted, calibrate(network, IMAGES[:31], steps=0))
     with pytest.warns(UserWarning, match="`images` holds 1 image, too few: nothing is changed. About a thousand"):
         assert same_state(calibrate(network, IMAGES[:1]), network)
+    assert ", nothing is changed; returned in a copy" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="`images` holds one batch, too few: nothing is changed"):
+        assert same_state(calibrate(network, [(IMAGES,)], call=whole), network)
     calibrate(network, IMAGES[:32], steps=0)
 
 

@@ -1,10 +1,9 @@
 """Make a converted network answer as the plain one did, from images without labels: statistics first, then weights.
 
 The maximum over scales raises every response and makes it denser, so the layers behind see what they were not trained
-on. First the mean and the deviation of every channel are brought back, layer after layer in the order of the calls.
-Then the weights are fitted: a few steps of regression to the outputs of all plain layers. A tenth of the images is held
-out: of the converted network, that with matched statistics and those with fitted weights, the one is returned that
-answers these images most like the plain network. So few images do no harm.
+on. First the mean and the deviation of every channel are brought back (`match`). Then the weights are fitted: a few
+steps of regression to the outputs of all plain layers. A tenth of the images is held out: whichever network answers
+those most like the plain one is returned, the converted, the matched or a fitted one. So few images do no harm.
 """
 
 import os
@@ -52,21 +51,21 @@ def calibrate(
 ) -> Network:
     """Return the converted network with its layers fitted to the answers of the plain one.
 
-    A network that was trained before it was converted needs this, or fine-tuning, or both. docs/networks.md says what
-    to expect.
+    A network that was trained before it was converted needs this, fine-tuning, or both: see docs/networks.md.
 
     Args:
         model: what `convert` returned, in float32 or float64; half precision comes after this.
         images: (N, C, H, W), as the network takes them, or a `DataLoader` or another iterable of batches, of which the
-            first 4,096 images are kept in memory. A thousand will do; below 32 there is a warning. No labels needed.
+            first 4,096 images are kept in memory. A thousand will do, without labels. With fewer than 32, only the
+            statistics are matched, and a warning says so.
         reference: the plain network; None for `revert(model)`, which is right as long as the network was not changed
             since it was converted.
         steps: of the regression, at most; 0 matches the statistics only. It ends when the answers to the held-out
             images, a tenth of all, come no nearer to the plain ones.
         batch: images of a step. The statistics are taken from four times as many at once.
-        call: for a network that takes or returns more than a tensor, a function of the model and a batch that returns
-            the tensor to compare; a batch that is not a tensor of images then stays as it is. Without `call` the
-            network is given the images of a batch, and of an answer that is no tensor only the layers are compared.
+        call: a function of the model and a batch that returns the tensor to compare, for a network that takes or
+            returns more than a tensor. Without it, the network is given the images of a batch, and if it returns no
+            tensor, only its layers are compared.
         inplace: change the network itself instead of a copy.
         quiet: without progress on standard error: a bar in a terminal or a notebook, else a line every ten seconds.
 
@@ -127,9 +126,8 @@ class Examples:
 
     def drawn(self, size: int, draws: torch.Generator) -> Any:
         """A batch of the images to fit, drawn at random."""
-        number = min(size, len(self.fitted))
-        places = torch.randint(len(self.fitted), (number,), generator=draws, device="cpu").tolist()
-        return self.batches([self.fitted[place] for place in places], size)[0]
+        places = torch.randint(len(self.fitted), (size,), generator=draws, device="cpu").tolist()
+        return self.batches([self.fitted[place] for place in places[: len(self.fitted)]], size)[0]
 
 
 def _gather(images: Any, batch: int, call: Call | None) -> Examples:
@@ -176,8 +174,8 @@ def _fitted(network: nn.Module) -> list[nn.Parameter]:
 def _adjusted(network: nn.Module) -> list[Tensor]:
     """All that calibration changes."""
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
-    statistics = [each for norm in norms for each in (norm.running_mean, norm.running_var) if each is not None]
-    return [*_fitted(network), *statistics]
+    statistics = [statistic for norm in norms for statistic in (norm.running_mean, norm.running_var)]
+    return [*_fitted(network), *(statistic for statistic in statistics if statistic is not None)]
 
 
 class Best:
@@ -307,11 +305,9 @@ def _fit(pair: Pair, examples: Examples, steps: int, size: int, best: Best, prog
 @contextmanager
 def _only_trainable(network: nn.Module, parameters: list[nn.Parameter]) -> Iterator[None]:
     """Only these parameters take gradients; afterwards all are as they were, without gradients."""
-    before = {parameter: parameter.requires_grad for parameter in network.parameters()}
+    before, chosen = {each: each.requires_grad for each in network.parameters()}, set(parameters)
     for parameter in before:
-        parameter.requires_grad_(False)
-    for parameter in parameters:
-        parameter.requires_grad_(True)
+        parameter.requires_grad_(parameter in chosen)
     try:
         yield
     finally:
@@ -327,8 +323,8 @@ class Progress:
         notebook = type(stream).__module__.startswith("ipykernel")
         self.live = notebook or (stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb")
         self.every = inf if quiet or stream is None else 0.1 if self.live else 10.0
-        self.steps, self.start = steps, time.perf_counter()
-        self.shown, self.open = self.start, False
+        self.start = self.shown = time.perf_counter()
+        self.steps, self.open = steps, False
 
     def show(self, done: int) -> None:
         now = time.perf_counter()
