@@ -464,11 +464,16 @@ def test_a_tenth_is_held_out_within_limits(count, held_out):
 
 def test_few_images_are_named_in_a_warning_where_it_was_called(capsys):
     network = convert(biased())
-    with pytest.warns(UserWarning, match="holds 31 images, too few: only statistics are matched. About a tho") as few:
-        fitted = calibrate(network, IMAGES[:31], steps=9)
+    with pytest.warns(UserWarning, match="holds 31 images, too few: weights fitted .* poor. About a thousand") as few:
+        calibrate(network, IMAGES[:31], steps=0)
     assert [warning.filename for warning in few] == [__file__]
-    with pytest.warns(UserWarning, match="holds 31 images"):
-        assert same_state(fitted, calibrate(network, IMAGES[:31], steps=0))
+    with pytest.warns(UserWarning, match="holds 15 images, too few: only statistics are matched. About a thousand"):
+        calibrate(network, IMAGES[:15], call=(counted := Counted()))
+    assert counted.steps == 0
+    with pytest.warns(UserWarning, match="holds 16 images, too few: weights"):
+        calibrate(network, IMAGES[:16], steps=2, call=counted)
+    assert counted.steps == 2
+    capsys.readouterr()
     with pytest.warns(UserWarning, match="`images` holds 1 image, too few: nothing is changed. About a thousand"):
         assert same_state(calibrate(network, IMAGES[:1]), network)
     assert ", nothing is changed; returned in a copy" in capsys.readouterr().err
@@ -839,8 +844,9 @@ def test_a_terminal_and_a_notebook_show_a_bar_the_rate_and_the_time_left(monkeyp
     assert lines[3].startswith("calibrating [####################] 3/3")
     assert len(lines) == 5
     assert all(len(line) >= 79 for line in lines[1:])  # so that nothing is left of a longer one
-    end = r"calibrated in 8 s, [a-z0-9 ]+: error on held-out images [\d.]+, [\d.]+ before; returned in a copy, the"
-    assert re.match(end, lines[4])
+    end = r"calibrated in 8 s, [a-z0-9 ]+: error on held-out images ([\d.]+), ([\d.]+) before; returned in a copy, the"
+    after, before = map(float, re.match(end, lines[4]).groups())
+    assert after < before
     assert lines[4].endswith("\n")
 
 

@@ -31,7 +31,7 @@ from .paired import Pair, Seen
 DEAD = 0.01  # relative to the mean square of its layer; a channel that varies less counts less in the regression
 RATE = 0.06  # of a step, relative to the root mean square of the parameter
 MEASURED = 4  # batches for the statistics
-FEW = 32  # with fewer images the weights are not fitted
+FEW, FITTED = 32, 16  # images; with fewer than these there is a warning, and the weights are not fitted
 KEPT = 4096  # images of a DataLoader that are kept in memory
 HELD_OUT = (8, 128)  # a tenth of the images, within these limits, and at most half of them
 CHECKED = 20  # steps from one look at the held-out images to the next
@@ -56,8 +56,8 @@ def calibrate(
     Args:
         model: what `convert` returned, in float32 or float64; half precision comes after this.
         images: (N, C, H, W), as the network takes them, or a `DataLoader` or another iterable of batches, of which the
-            first 4,096 images are kept in memory. A thousand will do, without labels. With fewer than 32, only the
-            statistics are matched, and a warning says so.
+            first 4,096 images are kept in memory. A thousand will do, without labels. Fewer than 32 give a warning, and
+            fewer than 16 only match the statistics.
         reference: the plain network; None for `revert(model)`, which is right as long as the network was not changed
             since it was converted.
         steps: of the regression, at most; 0 matches the statistics only. It ends when the answers to the held-out
@@ -152,13 +152,14 @@ def _gather(images: Any, batch: int, call: Call | None) -> Examples:
         parts = [image for part in parts for image in part.split(1)]
     if count < FEW or len(parts) == 1:
         given = "one batch" if count >= FEW else f"{count} image{'s' * (count > 1)}"
-        remains = "only statistics are matched" if len(parts) > 1 else "nothing is changed"
-        warnings.warn(f"`images` holds {given}, too few: {remains}. About a thousand will do", stacklevel=3)
+        done = "weights fitted to them may be poor" if count >= FITTED else "only statistics are matched"
+        done = done if len(parts) > 1 else "nothing is changed"
+        warnings.warn(f"`images` holds {given}, too few: {done}. About a thousand will do", stacklevel=3)
     share = min(max(count / 10, HELD_OUT[0]), HELD_OUT[1]) / count
     held_out = min(max(round(share * len(parts)), 1), len(parts) // 2)
     order = torch.randperm(len(parts), generator=torch.Generator().manual_seed(0), device="cpu").tolist()
     shuffled = [parts[place] for place in order]
-    return Examples(shuffled[held_out:], shuffled[:held_out], single, few=count < FEW)
+    return Examples(shuffled[held_out:], shuffled[:held_out], single, few=count < FITTED)
 
 
 def _usable(leaf: Any) -> Any:
@@ -190,10 +191,9 @@ class Best:
 
     def look(self, title: str) -> bool:
         """Measure the network as it is now, and say whether it is the best so far."""
-        error = 0.0
-        for batch in self.held_out:
-            layers, answer = _compare(self.pair, batch)
-            error += float(layers if answer is None else answer) / len(self.held_out)
+        compared = [_compare(self.pair, batch) for batch in self.held_out]
+        errors = [float(layers if answer is None else answer) for layers, answer in compared]
+        error = sum(errors) / len(errors)
         if not error < self.error:  # nor is NaN
             return False
         self.error, self.title, self.state = error, title, [tensor.clone() for tensor in self.tensors]
