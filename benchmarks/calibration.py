@@ -1,17 +1,19 @@
 """What a trained network loses when it is converted, and what brings it back: calibration, fine-tuning.
 
-    python benchmarks/calibration.py [--networks resnet7-bn,…] [--seeds 0] [--fine-tune] [--rate 0.01] [--device cpu]
-                                     [--weights DIR] [--out FILE]
+    python benchmarks/calibration.py [--networks resnet7-bn,…] [--seeds 0] [--fine-tune | --few] [--rate 0.01]
+                                     [--device cpu] [--weights DIR] [--out FILE]
 
 Small networks are trained on 7,000 of the digits in the package and tested on 2,000 others, at scale 1. Then they are
 converted, and corrected with 1,000 further digits without their labels. With --fine-tune, the plain network, the
 converted and the calibrated one are trained for one more epoch at scale 1, all in the same way, and tested at seven
-scales. Results join those that the file holds.
+scales. With --few, the converted network is calibrated on 1, 2, 4, … of the further digits. Results join those that the
+file holds.
 """
 
 import argparse
 import copy
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
@@ -33,6 +35,7 @@ MEAN = 0.13  # of a pixel
 EPOCHS, BATCH, DECAY = 4, 64, 5e-4
 SCALES = (0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0)
 FINE_TUNED = "resnet7-bn"
+FEW = (1, 2, 4, 16, 64, 250, 1000)  # images to calibrate on
 CANVAS = 40  # so that a digit of twice its size is not cut off
 
 
@@ -204,6 +207,22 @@ def measure_fine_tuning(name: str, seed: int, device: str, weights: Path | None,
     return rows
 
 
+def measure_few(name: str, seed: int, device: str, weights: Path | None) -> list[dict[str, Any]]:
+    """The accuracy of one network that was calibrated on few images, and on more."""
+    training, unlabelled, test = load_parts(device)
+    plain = trained_network(name, seed, *training, weights)
+    converted = convert(plain)
+    begun = {"plain": plain, "converted": converted}
+    rows = [_row(name, seed, how, 1.0, accuracy(each, *test), 0.0) for how, each in begun.items()]
+    for count in FEW:
+        start = process_time()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="`images` holds")
+            network = calibrate(converted, unlabelled[:count])
+        rows.append(_row(name, seed, str(count), 1.0, accuracy(network, *test), process_time() - start))
+    return rows
+
+
 def _row(network: str, seed: int, how: str, scale: float, percent: float, seconds: float) -> dict[str, Any]:
     print(f"{network:16} seed {seed}  {how:24} scale {scale:4}  {percent:6.2f} %  {seconds:5.0f} s", flush=True)
     return {
@@ -226,6 +245,16 @@ def correction_table(rows: list[dict[str, Any]]) -> Table:
         cells = (f"{mean[how]:.1f}" if how in mean else "–" for how in hows)
         shown.append((name, str(len(seeds)), *cells, f"{mean['plain'] - mean['calibrated']:.1f}"))
     return Table("", ("network", "n", *hows, "lost"), shown)
+
+
+def few_table(rows: list[dict[str, Any]]) -> Table:
+    """A row for each network: plain, converted, and calibrated on so many images; the mean over its seeds."""
+    hows = list(dict.fromkeys(row["how"] for row in rows))
+    shown = []
+    for name in dict.fromkeys(row["network"] for row in rows):
+        found = [_accuracies(rows, network=name, how=how) for how in hows]
+        shown.append((name, str(len(found[0])), *(f"{fmean(each):.1f}" if each else "–" for each in found)))
+    return Table("", ("network", "n", *hows), shown)
 
 
 def fine_tuning_table(rows: list[dict[str, Any]]) -> Table:
@@ -262,7 +291,7 @@ def _accuracies(rows: list[dict[str, Any]], **wanted: Any) -> list[float]:
     return [row["accuracy"] for row in sorted(found, key=lambda row: row["seed"])]
 
 
-TABLES = {"corrections": correction_table, "fine_tuning": fine_tuning_table}
+TABLES = {"corrections": correction_table, "fine_tuning": fine_tuning_table, "few_images": few_table}
 
 
 def main() -> None:
@@ -270,17 +299,23 @@ def main() -> None:
     parser.add_argument("--networks", help=f"default: all, or {FINE_TUNED} to fine-tune")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--fine-tune", action="store_true", help="fine-tune instead, networks with BatchNorm")
+    parser.add_argument("--few", action="store_true", help="calibrate on few images instead")
     parser.add_argument("--rate", type=float, default=0.01, help="largest learning rate of it; training has 0.05")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", type=Path, help="folder that keeps the trained networks")
     parser.add_argument("--out", type=Path, default=Path("results/bench/calibration.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    part, usual = ("fine_tuning", [FINE_TUNED]) if arguments.fine_tune else ("corrections", NETWORKS)
+    part, usual = "corrections", NETWORKS
+    if arguments.fine_tune or arguments.few:
+        part, usual = "fine_tuning" if arguments.fine_tune else "few_images", [FINE_TUNED]
     for name in arguments.networks.split(",") if arguments.networks else usual:
         for seed in map(int, arguments.seeds.split(",")):
             about = (name, seed, arguments.device, arguments.weights)
-            rows = measure_fine_tuning(*about, arguments.rate) if arguments.fine_tune else measure_corrections(*about)
+            if arguments.fine_tune:
+                rows = measure_fine_tuning(*about, arguments.rate)
+            else:
+                rows = (measure_few if arguments.few else measure_corrections)(*about)
             record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
             anew = {(row["network"], row["seed"], row["how"]) for row in rows}
             kept = [row for row in record.get(part, []) if (row["network"], row["seed"], row["how"]) not in anew]

@@ -18,7 +18,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 SOURCES = Path(__file__).parents[1] / "src" / "scaleconv"
 PICTURE = Path(__file__).parent / "figures" / "architecture.svg"
-FRONT_DOORS = ("__init__", "__main__")
+FRONT_DOORS = ("__init__", "__main__", "_start")
 
 # Left, bottom, width and height of a box, from the top floor down; and what the room is for.
 ROOMS = {

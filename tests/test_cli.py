@@ -1,17 +1,24 @@
 """The command: what it prints, what it writes, and one line with an exit code for everything that goes wrong."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
+from PIL import Image
 
 from helpers.command import refused, says_next
+from helpers.folders import write_classes
 from scaleconv import __version__, cli
 from scaleconv.data import embedded_digits, make_set, read_set
 
 RESULTS = Path(__file__).parents[1] / "results"
+SOURCES = Path(cli.__file__).parents[2]
 
 
 def test_make_writes_the_set_that_the_library_makes(run, tmp_path):
@@ -247,6 +254,152 @@ def test_a_reader_that_leaves_is_no_error(command):
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+# Where files cannot be written even by a privileged user, and what each command that writes is asked to put there.
+NOWHERE = "/dev/null/x"
+WRITERS = {
+    "reproduce": ("reproduce", "table1", "--results", NOWHERE),
+    "train": ("train", "convnet", "--results", NOWHERE),
+    "train --data": ("train", "--data", "photos", "--results", NOWHERE),
+    "compare": ("compare", "--data", "photos", "--results", NOWHERE),
+    "report": ("report", "--results", ".", "--docs", "docs"),
+    "report --html": ("report", f"{NOWHERE}.html", "--html", "--results", "."),
+    "explain": ("explain", "photo.png", "--checkpoint", "weights.safetensors", "--out", f"{NOWHERE}.png"),
+    "demo --train": ("demo", "--train", NOWHERE),
+    "bench": ("bench", "--out", NOWHERE),
+    "data make": ("data", "make", f"{NOWHERE}.safetensors", "--dataset", "embedded"),
+    "data export": ("data", "export", NOWHERE),
+    "data export --task segmentation": ("data", "export", NOWHERE, "--task", "segmentation"),
+    "data cifar10": ("data", "cifar10", NOWHERE, "--data-dir", "."),
+    "data preview": ("data", "preview", f"{NOWHERE}.png"),
+}
+READERS = {"show", "data info"}
+WORK = {  # none of which may begin
+    "scaleconv.experiments.run.run_item",
+    "scaleconv.experiments.compare.load_folder",
+    "scaleconv.experiments.report.draw",
+    "scaleconv.experiments.html_report.read_recorded",
+    "scaleconv.experiments.explanation.load_trained",
+    "scaleconv.bench.session.run_bench",
+    "scaleconv.data.load_digits",
+    "scaleconv.data.read_cifar10",
+}
+
+
+def test_every_command_writes_or_reads():
+    known = {" ".join(command) for command in COMMANDS} - {"", "data"}
+    assert {command.partition(" --")[0] for command in WRITERS} | READERS == known
+
+
+@pytest.mark.parametrize("command", WRITERS.values(), ids=WRITERS)
+def test_a_place_that_cannot_be_written_to_is_told_before_the_work(run, monkeypatch, tmp_path, command):
+    def begin(*_, **__):
+        pytest.fail("the work has begun")
+
+    if command[0] == "report" and "--docs" in command:
+        (tmp_path / "docs").mkdir()
+        (tmp_path / "docs" / "reproduction.md").write_text("")
+        (tmp_path / "docs" / "figures").write_text("")  # a file where a folder has to be
+    before = sorted(tmp_path.rglob("*"))
+    for name in WORK:
+        monkeypatch.setattr(name, begin)
+    refused(run(*command), "cannot write", "name a place that can be written to")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+FOLDER = ("--data", "photos", "--epochs", "1")
+REFUSED = {
+    "layers": ("train", *FOLDER, "--resize", "32", "--layers", "zzz"),
+    "layers compared": ("compare", *FOLDER, "--resize", "32", "--layers", "zzz"),
+    "layers of 1×1": ("train", *FOLDER, "--resize", "32", "--layers", "*.shortcut.0"),
+    "split": ("train", *FOLDER, "--split", "0.6,0.6"),
+    "workers": ("compare", *FOLDER, "--workers", "-1"),
+    "model": ("train", *FOLDER, "--model", "convnet"),  # of images of 12×12
+    "model of someone": ("train", *FOLDER, "--model", "torch.nn:Linear"),
+    "data without masks": ("compare", *FOLDER, "--task", "segmentation"),
+    "data": ("compare", "--data", "nowhere"),
+    "networks": ("demo", "--networks", "nowhere"),
+    "device": ("demo", "--train", "a/b", "--device", "abacus"),
+    "repeats": ("bench", "--out", "a/b", "--repeats", "0"),
+    "results": ("report", "a/b.html", "--html"),
+    "checkpoint": ("explain", "photos/cat/000.png", "--checkpoint", "photos", "--out", "a/b.png"),
+    "size": ("data", "export", "a/b", "--count", "20", "--size", "3"),
+    "size of scenes": ("data", "export", "a/b", "--count", "2", "--size", "3", "--task", "segmentation"),
+    "truncate": ("data", "export", "a/b", "--truncate", "allow", "--task", "segmentation"),
+    "scales": ("data", "export", "a/b", "--scales", "fixed:0"),
+    "size of a set": ("data", "make", "a/b.safetensors", "--dataset", "embedded", "--size", "3"),
+    "size of a preview": ("data", "preview", "a/b.png", "--size", "3"),
+    "data_dir": ("data", "cifar10", "a/b", "--data-dir", "nowhere"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_names_the_option_and_leaves_nothing(run, tmp_path, case):
+    write_classes(tmp_path / "photos")
+    before = sorted(tmp_path.rglob("*"))
+    refused(run(*REFUSED[case]), f"`{case.partition(' ')[0]}`")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_download_that_fails_leaves_no_folder(run, monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("pooch.HTTPDownloader.__call__", refuse)
+    refused(run("data", "make", "set.safetensors"), "could not download", "--dataset embedded")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_export_cuts_digits_off_only_if_it_is_told_to(run, tmp_path):
+    command = ("data", "export", "digits", "--count", "20", "--size", "12")
+    refused(run(*command), "`size` (=12×12) cuts off the foreground of 20 of 20 digits", "use a canvas of", "truncate")
+    code, output, errors = run(*command, "--truncate", "allow")
+    assert (code, errors) == (0, "the foreground of 20 digits is cut off\n")
+    assert output.startswith("digits: 20 digits on 12×12")
+    assert np.asarray(Image.open(next((tmp_path / "digits").rglob("*.png")))).shape == (12, 12)
+
+
+def test_a_folder_in_place_of_weights_is_told_what_to_name(run, tmp_path):
+    explain = ("explain", "photo.png", "--checkpoint")
+    (tmp_path / "run" / "weights").mkdir(parents=True)
+    refused(run(*explain, "run"), "`checkpoint` must hold the weights of a finished run", "got run, a folder")
+    weights = tmp_path / "run" / "weights" / "converted-fold0-seed0.safetensors"
+    weights.touch()
+    for folder in (weights.parent.parent, weights.parent):
+        refused(run(*explain, folder), f"got {folder}, a folder, and not one of its files, such as {weights}")
+
+
+SLOW_TORCH = """
+import pathlib, time
+pathlib.Path("begun").touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("called", ["python -m", "script", "program"])
+def test_ctrl_c_while_torch_is_imported_leaves_no_trace(tmp_path, called):
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "torch.py").write_text(SLOW_TORCH)
+    script = tmp_path / ("scaleconv" if called == "script" else "program")
+    script.write_text("from scaleconv.__main__ import main\nmain()\n")
+    process = subprocess.Popen(
+        [sys.executable, *(["-m", "scaleconv"] if called == "python -m" else [script]), "data", "info"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "slow"), str(SOURCES)])},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background would ignore it
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    if called == "program":  # of someone else: its Ctrl-C is its own
+        assert "KeyboardInterrupt" in errors
+    else:
+        assert (process.returncode, errors) == (130, "scaleconv: interrupted\n")
 
 
 def test_the_page_of_the_demo_takes_no_device(run):

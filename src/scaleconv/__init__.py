@@ -4,6 +4,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from . import _start  # noqa: F401  # first, for Ctrl-C while torch is imported
 from .nn import (
     ScaleInvariant,
     SIConv1d,

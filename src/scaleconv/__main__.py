@@ -6,6 +6,8 @@
 import sys
 from importlib.util import find_spec
 
+from ._start import hand_over
+
 NEEDED = ("typer", "rich", "numpy", "safetensors")  # others are asked for where they are used
 
 
@@ -19,6 +21,7 @@ def main() -> None:
         sys.exit(2)
     from .cli import main as run
 
+    hand_over()
     run()
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from scaleconv.data import atomic, read_image, read_set
-from scaleconv.data.atomic import atomic_path, remove_leftovers
+from scaleconv.data.atomic import atomic_path, check_folder, check_writable, remove_leftovers
 from scaleconv.data.datasets import MNIST
 from scaleconv.data.idx import read_idx
 from scaleconv.data.masks import read_mask
@@ -60,6 +60,52 @@ def test_what_another_process_is_writing_is_not_removed(tmp_path):
             second.write_text("second")
         assert path.read_text() == "second"
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"note.txt": "first"}
+
+
+def test_a_block_that_fails_leaves_no_directory_that_it_has_made(tmp_path):
+    (tmp_path / "there").mkdir()
+
+    def fail():
+        with atomic_path(tmp_path / "there" / "a" / "b" / "note.txt"):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_trying_whether_a_file_can_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "note.txt").write_text("earlier")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    check_writable(tmp_path / "note.txt")
+    check_writable(tmp_path / "a" / "b" / "note.txt")
+    check_folder(tmp_path / "a" / "b")
+    for path, reason in (
+        (tmp_path / "folder", "Is a directory"),
+        (tmp_path / "note.txt" / "x", "File exists|Not a directory"),
+        (tmp_path / "a" / ("x" * 300), "File name too long"),
+    ):
+        with pytest.raises(OSError, match=rf"cannot write {path} \(({reason})\): name a place"):
+            check_writable(path)
+    with pytest.raises(OSError, match=rf"cannot write to {tmp_path}/note.txt/x \(Not a directory\): name a place"):
+        check_folder(tmp_path / "note.txt" / "x")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "note.txt").read_text() == "earlier"
+
+
+def test_a_directory_that_another_process_removes_while_it_is_empty_is_made_again(tmp_path, monkeypatch):
+    path, left = tmp_path / "a" / "note.txt", [1, 2]
+
+    def removed(target):
+        if left:
+            left.pop()
+            target.parent.rmdir()
+
+    monkeypatch.setattr(atomic, "remove_leftovers", removed)
+    with atomic_path(path) as part:
+        part.write_text("whole")
+    assert path.read_text() == "whole"
 
 
 def interrupted_at(number, write):

@@ -55,6 +55,25 @@ def test_what_shrinks_is_averaged_and_not_skipped():
     assert rescale(torch.full((1, 1, 7, 5), 0.3), 0.4).sub(0.3).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        (4.0, [0.5, 0.75, 1, 0.75, 0.5]),  # reads at 1.5, 1.75, 2, 2.25, 2.5
+        # Reads at the edges and in the middle, over a triangle of 4 pixels on either side: 0.5 of 1 + … + 0.25 + 0 at
+        # an edge, 1 of 0.5 + 0.75 + 1 + 0.75 + 0.5 in the middle.
+        (0.25, [0.5 / 2.5, 0.5 / 2.5, 1 / 3.5, 0.5 / 2.5, 0.5 / 2.5]),
+    ],
+)
+def test_any_scale_is_taken_as_it_is_also_beyond_those_that_are_drawn(scale, expected):
+    line = torch.tensor([0.0, 0, 1, 0, 0], dtype=torch.float64).expand(1, 1, 5, 5)
+    wanted = torch.tensor(expected, dtype=torch.float64).expand(1, 1, 5, 5)
+    torch.testing.assert_close(rescale(line, scale), wanted, rtol=0, atol=1e-12)
+    torch.testing.assert_close(rescale(line.mT, scale), wanted.mT, rtol=0, atol=1e-12)
+    mask = torch.arange(9, dtype=torch.uint8).expand(1, 9, 9)
+    row = {4.0: [3, 3, 4, 4, 4, 4, 5, 5, 5], 0.25: [IGNORE] * 3 + [0, 4, 8] + [IGNORE] * 3}[scale]
+    assert rescale_masks(mask, scale)[0, 4].tolist() == row
+
+
 def test_nothing_to_do_changes_nothing():
     images = torch.rand(2, 1, 6, 7)
     assert rescale(images, 1.0) is images
@@ -69,6 +88,13 @@ def test_a_draw_depends_on_seed_epoch_and_index_and_not_on_the_batch():
         assert torch.equal(getattr(whole, name)[[41, 7]], getattr(part, name))
     for other in (draw_placement(kinds, 2, 2, range(50)), draw_placement(kinds, 1, 3, range(50))):
         assert not torch.equal(other.scale, whole.scale)
+
+
+def test_what_is_drawn_for_an_image_is_independent():
+    """Of 4,000 images, correlations are within 0.06, four standard errors."""
+    drawn = draw_placement(AUGMENTATIONS, 0, 1, range(4000))
+    rows = torch.stack([drawn.scale.log2(), drawn.shift[:, 0], drawn.shift[:, 1], drawn.flip.double()])
+    assert (rows.corrcoef() - torch.eye(4)).abs().max() < 0.06
 
 
 def test_draws_fill_their_ranges_and_only_what_is_asked_for():

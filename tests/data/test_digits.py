@@ -32,6 +32,15 @@ def test_embedded_digits_are_the_mnist_test_digits(embedded):
     assert embedded.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
+def test_the_first_digits_are_as_many_as_asked_for_up_to_all(embedded):
+    assert embedded.first(3).labels.tolist() == [7, 2, 1]
+    assert [len(embedded.first(count)) for count in (1, 9_999, 10_000, None)] == [1, 9_999, 10_000, 10_000]
+    assert [len(part) for part in (embedded.first(1).images, embedded.first(10_000).images)] == [1, 10_000]
+    for count in (0, 10_001):
+        with pytest.raises(ValueError, match=f"`count` must be 1 to the 10000 digits there are, got {count}"):
+            embedded.first(count)
+
+
 def test_checksums_are_the_published_ones():
     assert [file.md5 for part in ("train", "test") for file in MNIST.files[part]] == [
         "6bbc9ace898e44ae57da46a324031adb",

@@ -11,7 +11,8 @@ from PIL import Image, ImageFile
 
 from helpers.folders import parts, write_classes, write_image
 from scaleconv.data import embedded_digits, make_set, parse_scales, read_folder, write_folder
-from scaleconv.data.folders import MOST_PIXELS, new_folder
+from scaleconv.data.folders import MOST_PIXELS, ImageFolder, new_folder
+from scaleconv.data.folders import ImageFile as FoundImage
 
 
 def left_out(root, **options):
@@ -197,6 +198,17 @@ def test_the_fingerprint_follows_bytes_names_and_parts_but_not_the_place(tmp_pat
     assert read_folder(tmp_path / "a", seed=1).fingerprint() != first.fingerprint()
     write_image(tmp_path / "b" / "cat" / "000.png", size=(12, 12), mode="L", seed=99)
     assert read_folder(tmp_path / "b").fingerprint() != first.fingerprint()
+
+
+def test_the_fingerprint_tells_where_one_part_ends_and_the_next_begins(tmp_path):
+    """The same images in the same order, with one and the same label."""
+    files = tuple(FoundImage(f"cat/{index}.png", 0, (8, 8), grey=True, checksum=f"{index:064}") for index in range(4))
+    found = {
+        ImageFolder(tmp_path, ("cat", "dog"), files[:first], files[first:second], files[second:], ()).fingerprint()
+        for first in range(5)
+        for second in range(first, 5)
+    }
+    assert len(found) == 15
 
 
 def test_two_parts_exported_side_by_side_are_a_folder_that_is_divided(run, dataset, folder):

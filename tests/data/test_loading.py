@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from helpers.folders import write_classes, write_image
+from helpers.folders import write_classes, write_image, write_masks
 from scaleconv.data import load_folder, loading
 from scaleconv.data.loading import ImageSet, Order, decode
 
@@ -42,6 +42,21 @@ def test_what_is_transparent_is_white(tmp_path):
     assert decode(save(tmp_path / "clear.png", clear), 1).unique().tolist() == [255]
 
 
+@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
+def test_the_one_colour_that_a_file_calls_transparent_is_white(tmp_path, mode):
+    grey = np.array([[10, 10, 90], [90, 200, 10]], np.uint8)
+    image = Image.fromarray(grey)
+    if mode == "P":
+        image.putpalette([value for value in range(256) for _ in range(3)])  # colours are their own numbers
+    image = image.convert("RGB") if mode == "RGB" else image
+    image.save(tmp_path / "clear.png", transparency=(10, 10, 10) if mode == "RGB" else 10)
+    with Image.open(tmp_path / "clear.png") as stored:
+        assert stored.mode == mode
+    expected = [[255, 255, 90], [90, 200, 255]]
+    assert decode(tmp_path / "clear.png", 1)[0].tolist() == expected
+    assert decode(tmp_path / "clear.png", 3).tolist() == [expected] * 3
+
+
 @pytest.mark.parametrize("size", [None, (4, 6)])
 def test_exif_rotation_is_applied(tmp_path, size):
     pixels = np.zeros((64, 96), np.uint8)
@@ -53,6 +68,42 @@ def test_exif_rotation_is_applied(tmp_path, size):
     half = upright.shape[1] // 2
     assert (upright[0, : half - 1] > 150).all()
     assert (upright[0, half + 1 :] < 50).all()
+
+
+@pytest.mark.parametrize("orientation", [1, 6, 8])
+def test_a_jpeg_is_decoded_as_large_as_its_upright_size_needs(tmp_path, orientation):
+    """Of 64 columns and 1024 rows upright, light and dark columns in turn, the 8 rows in the middle are kept.
+
+    Turned the wrong way round, an eighth of the pixels would do, and all would be grey.
+    """
+    upright = np.zeros((1024, 64), np.uint8)
+    upright[:, ::2] = 255
+    stored = {1: upright, 6: np.rot90(upright), 8: np.rot90(upright, -1)}[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = save(tmp_path / "tall.jpg", np.ascontiguousarray(stored), exif=exif, quality=100)
+    found = decode(path, 1, (8, 64))[0].int()
+    assert (found - torch.from_numpy(upright[:8].astype(np.int32))).abs().max() <= 4
+
+
+@pytest.mark.parametrize(
+    ("size", "decoded"), [((75, 100), (150, 200)), ((70, 80), (150, 200)), ((76, 100), (300, 400)), (None, (600, 800))]
+)
+def test_a_jpeg_is_decoded_to_at_least_twice_its_size_and_no_larger_than_that_takes(
+    tmp_path, monkeypatch, size, decoded
+):
+    """A file of 600×800 can be decoded at a half, a quarter and an eighth."""
+    sizes = []
+
+    def seen(image, channels):
+        sizes.append((image.height, image.width))
+        return in_mode(image, channels)
+
+    in_mode = loading._in_mode
+    monkeypatch.setattr(loading, "_in_mode", seen)
+    path = save(tmp_path / "large.jpg", np.full((600, 800), 90, np.uint8))
+    assert decode(path, 1, size).shape == (1, *(size or (600, 800)))
+    assert sizes == [decoded]
 
 
 def test_crop_keeps_the_middle_and_letterbox_keeps_everything(tmp_path):
@@ -84,12 +135,31 @@ def test_images_of_one_size_keep_it_and_others_need_a_decision(tmp_path):
             load_folder(tmp_path, **options)
 
 
-def test_mean_and_std_are_those_of_the_training_pixels(tmp_path):
-    data = load_folder(write_classes(tmp_path, 10))
-    pixels = torch.stack([data.train[index][0] for index in range(len(data.train))]).double() / 255
-    mean, std = data.moments
-    assert mean[0] == pytest.approx(float(pixels.mean()), abs=1e-6)
-    assert std[0] == pytest.approx(float(pixels.std(correction=0)), abs=1e-6)
+def write_levels(root, *levels):
+    """Six images of two classes, one level for each channel in one half of the rows and another in the other half."""
+    pixels = np.empty((6, 8, 8, 3), np.uint8)
+    for channel, (upper, lower) in enumerate(levels):
+        pixels[:, :4, :, channel], pixels[:, 4:, :, channel] = upper, lower
+    for index, image in enumerate(pixels):
+        image[0, 0] = image[4, 0]  # no two files are copies
+        image[4, index + 1] = image[1, 0]
+        path = root / "ab"[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return root
+
+
+def test_mean_and_std_are_those_of_the_training_pixels_channel_by_channel(tmp_path):
+    """Half of all pixels have each level: the mean is between them, and the deviation half their distance."""
+    mean, std = load_folder(write_levels(tmp_path, (51, 153), (0, 255), (204, 102))).moments
+    assert mean == pytest.approx((0.4, 0.5, 0.6), abs=1e-6)
+    assert std == pytest.approx((0.2, 0.5, 0.2), abs=1e-6)
+
+
+def test_a_channel_without_contrast_is_divided_by_one_level_and_not_by_0(tmp_path):
+    mean, std = load_folder(write_levels(tmp_path, (0, 255), (51, 51), (255, 255))).moments
+    assert mean == pytest.approx((0.5, 0.2, 1), abs=1e-6)
+    assert std == pytest.approx((0.5, 1 / 255, 1 / 255), abs=1e-6)
 
 
 def test_an_epoch_shows_every_image_once_in_batches_of_one_size():
@@ -127,6 +197,28 @@ def test_neither_workers_nor_memory_change_what_comes_out(tmp_path, monkeypatch)
         for (images, labels), (others, theirs) in zip(expected, found, strict=True):
             assert torch.equal(images, others)
             assert torch.equal(labels, theirs)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_set_is_kept_up_to_so_many_bytes_all_channels_and_masks_counted(tmp_path, monkeypatch, masked):
+    """Of 3×8×8 bytes for each of the training images in colour; in grey with a mask, 2×16×16."""
+    if masked:
+        data = load_folder(write_masks(tmp_path), task="segmentation")
+    else:
+        data = load_folder(write_levels(tmp_path, (0, 255), (9, 8), (3, 7)))
+    count = len(data.train) * (2 * 16 * 16 if masked else 3 * 8 * 8)
+    for most, kept in ((count, True), (count - 1, False)):
+        monkeypatch.setattr(loading, "KEPT_BYTES", most)
+        images = load_folder(data.folder).train
+        assert (images.kept is not None) == kept
+
+
+def test_a_file_that_was_exchanged_for_one_of_another_format_is_not_decoded(tmp_path):
+    """Pillow knows dozens of formats, and their parsers are not all as safe as those of pictures on the web."""
+    path = tmp_path / "a.png"
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(path, format="TIFF")
+    with pytest.raises(UnidentifiedImageError):
+        decode(path, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

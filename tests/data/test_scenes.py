@@ -1,10 +1,12 @@
 """Scenes: where digits lie, what their pixels are labelled, and that nothing but the arguments decides it."""
 
+import math
+
 import pytest
 import torch
 
 from scaleconv.data import BACKGROUND, Fixed, Uniform, make_scaled, make_scenes
-from scaleconv.data.scenes import CHUNK, GAP, INK, _noise
+from scaleconv.data.scenes import CHUNK, GAP, INK
 
 NAMES = ("images", "labels", "digits", "scales", "boxes")
 RANGE = Uniform(0.4, 2.2)
@@ -82,13 +84,56 @@ def test_pieces_add_ink_but_no_label(embedded):
     assert (cluttered.labels[~inside] == BACKGROUND).all()
 
 
-def test_noise_is_centred_of_the_deviation_asked_for_and_stays_in_range(embedded):
-    noise = _noise(4, 96, 0)
-    assert noise.mean().item() == pytest.approx(0, abs=0.02)
-    assert noise.std().item() == pytest.approx(1, abs=0.02)
-    clean, noisy = (make_scenes(embedded.images, embedded.labels, RANGE, 4, noise=level) for level in (0.0, 0.1))
-    torch.testing.assert_close(noisy.images, (clean.images + 0.1 * noise.unsqueeze(1)).clamp(0, 1))
-    assert torch.equal(noisy.labels, clean.labels)
+def numbered(side):
+    """A digit whose pixels all differ, and none is 0; its rows and columns can be told from any of them."""
+    return torch.arange(1, side * side + 1, dtype=torch.uint8).view(1, side, side)
+
+
+def test_a_piece_is_a_window_of_a_digit_at_a_place_of_its_own():
+    """The digit, of 15×15, has other numbers than the window of 12×12 that is a piece: 4 places along each axis."""
+    whole, found = numbered(15), set()
+    scenes = make_scenes(whole, torch.tensor([7]), Fixed(1.0), 60, 41, digits=1, pieces=1, noise=0.0)
+    for image, labels, (box,) in zip(scenes.images[:, 0], scenes.labels, scenes.boxes.tolist(), strict=True):
+        top, left, bottom, right = box
+        assert (bottom - top, right - left) == (15, 15)
+        rest = (image * 255).round().int()
+        rest[top:bottom, left:right] = 0
+        rows, columns = (rest.any(axis).nonzero()[:, 0] for axis in (1, 0))
+        if not len(rows):  # there was no room
+            continue
+        piece = rest[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        corner = divmod(int(piece[0, 0]) - 1, 15)
+        assert torch.equal(piece, whole[0, corner[0] : corner[0] + 12, corner[1] : corner[1] + 12].int())
+        assert (labels[rest > 0] == BACKGROUND).all()
+        found.add(corner)
+    assert {row for row, _ in found} == {column for _, column in found} == {0, 1, 2, 3}
+    assert len(found) > 8  # of 16: along the two axes they are drawn apart
+
+
+def test_a_digit_may_lie_at_any_place_up_to_the_edge():
+    """A block of 3×3 has 3 places along each side of a scene of 5×5."""
+    block = torch.full((1, 3, 3), 255, dtype=torch.uint8)
+    scenes = make_scenes(block, torch.tensor([1]), Fixed(1.0), 200, 5, digits=1, pieces=0, noise=0.0)
+    corners = [tuple(box[0][:2]) for box in scenes.boxes.tolist()]
+    assert set(corners) == {(row, column) for row in range(3) for column in range(3)}
+    assert scenes.images.sum((1, 2, 3)).unique().tolist() == [9]
+
+
+def test_noise_is_normal_of_the_deviation_asked_for_and_is_cut_at_black_and_white():
+    """Where a scene is black, half of it stays black, and the rest has the mean and square of half a normal one."""
+    dot = torch.full((1, 1, 1), 255, dtype=torch.uint8)
+    dark = {"digits": 1, "pieces": 0, "noise": 0.1}
+    scenes = make_scenes(dot, torch.tensor([1]), Fixed(1.0), 4, 95, **dark)
+    black = scenes.images[:, 0][scenes.labels == BACKGROUND].double() / 0.1
+    assert len(black) == 4 * (95 * 95 - 1)
+    assert (black == 0).double().mean() == pytest.approx(0.5, abs=0.01)
+    assert black.mean() == pytest.approx((2 * math.pi) ** -0.5, abs=0.015)
+    assert black.square().mean() == pytest.approx(0.5, abs=0.03)
+    assert scenes.images.max() == 1
+    first, second = scenes.images[:2]
+    assert ((first > 0) == (second > 0)).double().mean() == pytest.approx(0.5, abs=0.05)  # each has its own
+    other = make_scenes(dot, torch.tensor([1]), Fixed(1.0), 1, 95, seed=1, **dark).images[0]
+    assert ((first > 0) == (other > 0)).double().mean() == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +143,7 @@ def test_noise_is_centred_of_the_deviation_asked_for_and_stays_in_range(embedded
         ({"digits": 0}, "`digits` must be at least 1, got 0"),
         ({"pieces": -1}, "`pieces` must be at least 0, got -1"),
         ({"noise": -0.1}, "`noise` must be a standard deviation of at least 0, got -0.1"),
-        ({"size": 40, "scales": Fixed(2.2)}, r"`size` \(=40×40\) cuts off the foreground"),
+        ({"size": 40, "scales": Fixed(2.2)}, r"`size` \(=40\) must hold each digit whole, .* needs 5\d×5\d pixels"),
     ],
 )
 def test_wrong_arguments_are_named(embedded, changes, words):

@@ -198,14 +198,19 @@ WRONG = {
     "cropped": (("reproduce", "field", "--set", "network.cropped_scales=[2]"), "`cropped_scales` must contain 1"),
     "measured": (("reproduce", "table1", "--set", "measure.size=9"), "`size` must be 0 unless `kind` (=) is", "got 9"),
     "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce"),
-    "output": (("reproduce", "table1", "--results", "/dev/null/x", *TINY), "cannot write to /dev/null/x", "--results"),
+    "output": (
+        ("reproduce", "table1", "--results", "/dev/null/x", *TINY),
+        "cannot write to /dev/null/x/table1-quick",
+        "name a place",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_one_line(run, case):
+def test_what_is_wrong_is_one_line_and_leaves_nothing(run, tmp_path, case):
     arguments, *words = case
     refused(run(*arguments), *words)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../x", "..", "/tmp/outside", "a\nb", "a/b", ""])
@@ -239,7 +244,9 @@ def test_a_full_disk_is_one_line_that_names_the_file(run, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     arguments = ("reproduce", "table1", "--models", "convnet", "--folds", "0", *TINY)
-    refused(run(*arguments), "cannot write", "convnet-fold0-seed0.safetensors", "No space left", "--results")
+    refused(
+        run(*arguments), "cannot write", "convnet-fold0-seed0.safetensors", "No space left", "name another directory"
+    )
 
 
 def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):

@@ -319,8 +319,14 @@ def test_only_the_layers_that_match_are_converted():
 
     assert converted() == ["stages.conv1", "stages.conv2"]
     assert converted("*.conv2") == ["stages.conv2"]
-    with pytest.raises(ValueError, match="`include` must match the name of a Conv2d"):
-        converted("nothing")
+    with pytest.raises(ValueError, match=r"`layers` must .* of convnet \(stages.conv1, stages.conv2\), got 'nothing'"):
+        converted("*.conv2", "nothing")
+
+
+def test_layers_that_match_only_1x1_kernels_are_refused():
+    spec = NetworkSpec("resnet18", "converted", layers=("*.shortcut.0",))
+    with pytest.raises(ValueError, match=r"`layers` must match convolutions that can gain by it of resnet18"):
+        spec.make(1, (32, 32), 2)
 
 
 def test_a_convnet_of_several_sizes_is_refused():

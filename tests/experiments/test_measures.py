@@ -207,10 +207,18 @@ def test_the_level_that_undoes_the_scale_of_a_digit_wins(digits):
     assert {name.rpartition(" ")[0] for name in found} == {"stages.conv1", "stages.conv2"}
 
 
-def test_winners_need_layers_that_have_levels(digits):
-    one = plan_runs(load_experiment("winners", "quick", {**TINY, "models": ["convnet"]}))[0]
-    with pytest.raises(ValueError, match="`models` must have scale-invariant layers for winners, got 'convnet'"):
-        measure(one, one.network(), digits.of(one.settings.data, 0))
+@pytest.mark.parametrize(
+    ("item", "changes", "words"),
+    [
+        ("winners", {"models": ["convnet"]}, "`models` must have scale-invariant layers for winners, got 'convnet'"),
+        ("equivariance", {"measure.layers": ["nose"]}, r"`measure.layers` must be layers of convnet .* got 'nose'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_it_is_trained(tmp_path, item, changes, words):
+    experiment = load_experiment(item, "quick", {**TINY, **changes})
+    with pytest.raises(ValueError, match=words):
+        run_experiment(experiment, tmp_path / "results")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_equivariance_is_0_where_nothing_is_rescaled_and_grows_from_there(results):

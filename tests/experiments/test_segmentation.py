@@ -157,7 +157,7 @@ def test_a_task_that_does_not_fit_is_one_line(run, tmp_path):
     refused(run("train", "--data", photos, "--task", "detection"), "`task` must be one of classification, segmentation")
     refused(run("train", "--data", photos, *TINY, "--model", "resnet18"), "`model` must be unet or package.module")
     refused(run("train", "--data", classes, "--model", "unet"), "`model` must be convnet or resnet18 or package.module")
-    refused(run("train", "--data", classes, *TINY), "cannot read the folder", "images")
+    refused(run("train", "--data", classes, *TINY), "`data` must be a directory with the folders images and masks")
     with pytest.raises(ValueError, match=r"`model` must be convnet or resnet18 .* for classification, got unet"):
         fit(NetworkSpec("unet"), load_folder(classes), device="cpu")
 

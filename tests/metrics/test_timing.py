@@ -53,6 +53,15 @@ def test_the_median_the_least_and_the_most_are_kept_and_warming_up_is_not(pause)
     assert timing.iterations == 1
 
 
+@pytest.mark.parametrize("warming", [(500, 300, 0.6), (0.6, 500, 300), (500, 0.6, 300)])
+def test_the_shortest_call_of_warming_up_says_how_many_are_needed(pause, warming):
+    """A first call compiles and a later one may be disturbed: 4 calls of 0.6 ms last over 2 ms."""
+    pauses = iter([*warming, *[0.6] * 4])
+    timing = time_interleaved({"a": repeated(lambda: pause(next(pauses)))}, "cpu", 1)["a"]
+    assert timing.iterations == 4
+    assert next(pauses, None) is None
+
+
 @pytest.mark.parametrize(("length", "iterations"), [(0.4, 5), (1.5, 2), (1e-5, 100), (0, 100)])
 def test_a_short_call_is_repeated_until_the_timing_lasts(pause, length, iterations):
     calls = []

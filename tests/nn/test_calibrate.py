@@ -1,21 +1,38 @@
 """Calibration brings a converted network back to the answers of the plain one, and changes nothing else."""
 
 import copy
+import importlib
 import io
 import itertools
+import re
 import sys
 import time
+import types
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
-from scaleconv import SIConv2d, calibrate, convert, revert
+import scaleconv
+from scaleconv import SIConv2d, calibrate, revert
+from scaleconv.data import embedded_digits
+from scaleconv.nn.match import Moments, match_statistics
+from scaleconv.nn.paired import Pair
+
+module = importlib.import_module("scaleconv.nn.calibrate")
 
 IMAGES = F.avg_pool2d(torch.rand(48, 2, 36, 36, generator=torch.Generator().manual_seed(0)), 3)  # smooth, 12×12
 PIXELS = (0, 2, 3)
+
+
+def convert(model, scales=(1, 2), **options):
+    """To two scales, so that a step takes little time."""
+    return scaleconv.convert(model, scales=scales, **options)
 
 
 def biased():
@@ -54,6 +71,14 @@ def computed():
     return network.eval()
 
 
+def whole(model, batch):
+    """A `call` that takes images as one piece, which is either fitted or held out."""
+    return model(batch[0])
+
+
+WHOLE = {"images": [(IMAGES,)] * 3, "call": whole}  # so that the statistics are those of all images
+
+
 def outputs(network, names):
     """What the named layers put out."""
     kept = {}
@@ -68,6 +93,10 @@ def outputs(network, names):
     return kept
 
 
+def same_state(first, second):
+    return all(torch.equal(value, second.state_dict()[key]) for key, value in first.state_dict().items())
+
+
 def error(network, plain):
     with torch.no_grad():
         return float((network(IMAGES) - plain(IMAGES)).square().mean())
@@ -76,7 +105,7 @@ def error(network, plain):
 @pytest.mark.parametrize(("make", "names"), [(biased, "024"), (normalised, "14"), (computed, "1")])
 def test_without_steps_every_channel_has_the_plain_mean_and_deviation(make, names):
     plain = make()
-    network = calibrate(convert(plain), IMAGES, steps=0, batch=12)  # 4 · 12: all images
+    network = calibrate(convert(plain), steps=0, **WHOLE)
     expected, found = outputs(plain, names), outputs(network, names)
     before = outputs(convert(plain), names)
     for name in names:
@@ -121,9 +150,12 @@ def test_only_converted_layers_and_statistics_of_batch_norm_change():
 
 
 def test_in_place_the_network_itself_is_calibrated_and_still_reverts():
-    network = convert(biased())
-    assert calibrate(network, IMAGES, steps=1, inplace=True) is network
-    assert [type(layer) for layer in revert(network)][::2] == [nn.Conv2d] * 3
+    network = convert(normalised())
+    expected = calibrate(network, IMAGES, steps=30)
+    assert not same_state(network, expected)
+    assert calibrate(network, IMAGES, steps=30, inplace=True) is network
+    assert same_state(network, expected)
+    assert [type(layer) for layer in revert(network)][::3] == [nn.Conv2d] * 2
 
 
 def test_it_is_the_same_every_time_and_draws_no_random_numbers():
@@ -169,7 +201,7 @@ def test_a_reference_takes_the_place_of_the_plain_network():
     plain, other = biased(), biased()
     for parameter in other.parameters():
         parameter.data.mul_(1.5)
-    network = calibrate(convert(plain), IMAGES, reference=other, steps=0, batch=12)
+    network = calibrate(convert(plain), reference=other, steps=0, **WHOLE)
     expected, found = (outputs(each, "4")["4"].std(PIXELS) for each in (other, network))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert type(other[0]) is nn.Conv2d
@@ -180,12 +212,27 @@ def test_a_reference_takes_the_place_of_the_plain_network():
     [
         ({"model": [SIConv2d]}, TypeError, r"`model` must be a torch\.nn\.Module, got list"),
         ({"model": biased()}, ValueError, r"`model` \(=Sequential\) must hold an SIConv2d: convert it first"),
-        ({"images": [1]}, TypeError, "`images` must be a tensor, got list"),
+        ({"images": [1]}, TypeError, "`images` must be a tensor, got int"),
+        ({"images": []}, ValueError, "`images` must hold images, got none"),
+        ({"images": 1}, TypeError, r"`images` must be images \(N, C, H, W\) or an iterable of batches, got int"),
         ({"images": IMAGES[0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got shape \(2, 12, 12\)"),
         ({"images": IMAGES[:0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1"),
         ({"images": IMAGES / 0}, ValueError, "`images` must hold finite numbers, got NaN or infinity"),
         ({"images": IMAGES.int()}, TypeError, r"`images` must be of a floating-point type, got torch\.int32"),
-        ({"images": 1e20 * IMAGES}, ValueError, "`images` must not be so large that a fit of the weights overflows"),
+        ({"images": 1e20 * IMAGES}, ValueError, "`images` must not be so large that the networks overflow"),
+        ({"call": 3}, TypeError, "`call` must be a function of the model and a batch, got int"),
+        ({"call": lambda model, batch: [model(batch)]}, TypeError, "`call` must return a tensor, got list of 1"),
+        (
+            {"call": lambda model, batch: model(batch).argmax(1)},
+            TypeError,
+            r"`call` must return a tensor of a floating-point type, got a tensor of torch\.int64",
+        ),
+        ({"call": lambda model, batch: batch}, ValueError, "`call` must run an SIConv2d, but calls none"),
+        (
+            {"call": lambda model, batch: model(batch)[isinstance(model[0], SIConv2d) :]},
+            ValueError,
+            r"`model` must answer in the shape of the plain network, got \(7, 4, 10, 10\), not \(8, 4, 10, 10\)",
+        ),
         (
             {"model": convert(biased()).half()},
             TypeError,
@@ -203,6 +250,11 @@ def test_a_reference_takes_the_place_of_the_plain_network():
             ValueError,
             r"`reference` must have the layers of `model`, but '0' is Conv2d\(1, 1",
         ),
+        (
+            {"model": convert(normalised()), "reference": nn.Sequential(normalised()[0], *biased()[1:4])},
+            ValueError,
+            "`reference` must have the layers of `model`, but '1' is ReLU",
+        ),
     ],
     ids=str,
 )
@@ -219,42 +271,10 @@ def test_a_network_is_as_it_was_if_it_cannot_be_calibrated_in_place():
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
-@pytest.mark.parametrize(("images", "batch"), [(IMAGES[:1], 32), (IMAGES, 1)], ids=["one image", "batches of one"])
-def test_one_image_is_enough_for_finite_weights(images, batch):
+def test_batches_of_one_image_give_finite_weights():
     classifier = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
-    calibrated = calibrate(convert(classifier), images, batch=batch, steps=3)
+    calibrated = calibrate(convert(classifier), IMAGES, batch=1, steps=3)
     assert all(tensor.isfinite().all() for tensor in calibrated.state_dict().values())
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def shown(monkeypatch, stream, **options):
-    """What three steps of two seconds each leave on standard error."""
-    monkeypatch.setattr(sys, "stderr", stream)
-    seconds = itertools.count(0, 2)
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
-    calibrate(convert(nn.Conv2d(1, 2, 3)), torch.rand(4, 1, 8, 8), steps=3, **options)
-    return stream.getvalue()
-
-
-def test_a_terminal_shows_how_far_it_is_the_rate_and_the_time_left(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    text = shown(monkeypatch, Terminal())
-    assert "\rcalibrating 2/3  0.5 steps/s  2 s left\x1b[K\rcalibrating 3/3" in text
-    assert text.endswith("\r\x1b[K")
-
-
-@pytest.mark.parametrize(
-    ("terminal", "stream", "options"),
-    [("xterm", io.StringIO, {}), ("dumb", Terminal, {}), ("xterm", Terminal, {"quiet": True})],
-    ids=["a pipe", "a dumb terminal", "quiet"],
-)
-def test_nothing_is_shown_where_it_cannot_or_should_not_be(monkeypatch, terminal, stream, options):
-    monkeypatch.setenv("TERM", terminal)
-    assert shown(monkeypatch, stream(), **options) == ""
 
 
 @pytest.mark.parametrize("steps", [0, 20])
@@ -268,12 +288,12 @@ def test_statistics_without_a_bias_bring_every_layer_closer(norm):
     torch.manual_seed(4)
     layers = [(nn.Conv2d(2 if not at else 6, 6, 3, padding=1, bias=False), norm(), nn.ReLU()) for at in range(3)]
     plain = nn.Sequential(*itertools.chain(*layers))
-    converted = convert(plain)
-    before, after = (
-        (network[0](IMAGES) - plain[0](IMAGES)).square().mean()
-        for network in (converted, calibrate(converted, IMAGES, steps=0))
-    )
-    assert after < before
+    network = convert(plain)
+    pair = Pair(revert(network), network, None)
+    with torch.no_grad():
+        first = (network[0](IMAGES) - plain[0](IMAGES)).square().mean()
+        match_statistics(pair, [IMAGES])
+        assert (network[0](IMAGES) - plain[0](IMAGES)).square().mean() < first
 
 
 class ByName(nn.Module):
@@ -292,3 +312,571 @@ def test_a_layer_may_be_called_by_name():
         steps=5,
     )
     assert torch.equal(found(IMAGES), calibrate(convert(biased()), IMAGES, steps=5)(IMAGES))
+
+
+# Few images, held-out images
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """A small network that tells digits apart, 500 digits without labels and 500 for the test."""
+    torch.manual_seed(0)
+    drawn = embedded_digits()
+    order = torch.randperm(len(drawn))[:3000]
+    images, labels = drawn.images[order].float().div(255).unsqueeze(1) - 0.13, drawn.labels[order]
+    convs = [
+        layer
+        for n, m in ((1, 8), (8, 8), (8, 8))
+        for layer in (nn.Conv2d(n, m, 3, 2, bias=False), nn.BatchNorm2d(m), nn.ReLU())
+    ]
+    network = nn.Sequential(*convs, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(5):
+        for some, right in zip(images[:2000].split(50), labels[:2000].split(50), strict=True):
+            optimiser.zero_grad()
+            F.cross_entropy(network(some), right).backward()
+            optimiser.step()
+    return network.eval(), images[2000:2500], (images[2500:], labels[2500:])
+
+
+def accuracy(network, images, labels):
+    with torch.no_grad():
+        return 100 * float((network(images).argmax(1) == labels).float().mean())
+
+
+@pytest.mark.filterwarnings("ignore:`images` holds")
+@pytest.mark.parametrize("count", [1, 2, 4, 16, 32, 64])
+def test_few_images_do_not_ruin_a_trained_network(digits, count):
+    plain, images, test = digits
+    converted = convert(plain)
+    before = accuracy(converted, *test)
+    assert accuracy(plain, *test) > before + 10
+    assert accuracy(calibrate(converted, images[:count], steps=60), *test) >= before
+
+
+def test_many_images_bring_the_accuracy_back(digits):
+    plain, images, test = digits
+    converted = convert(plain)
+    lost = accuracy(plain, *test) - accuracy(converted, *test)
+    assert accuracy(plain, *test) - accuracy(calibrate(converted, images, steps=100), *test) < 0.3 * lost
+
+
+def spoil(network):
+    for parameter in network.parameters():
+        parameter.add_(3.0)
+
+
+def test_weights_that_a_fit_makes_worse_are_not_returned(monkeypatch):
+    network = convert(biased())
+    matched = calibrate(network, IMAGES, steps=0)
+    monkeypatch.setattr(module, "RATE", 100.0)
+    assert same_state(calibrate(network, IMAGES, steps=40), matched)
+
+
+def test_statistics_that_make_it_worse_are_not_returned(monkeypatch):
+    network = convert(biased())
+    monkeypatch.setattr(module, "match_statistics", lambda pair, batches: spoil(pair.network))
+    assert same_state(calibrate(network, IMAGES, steps=0), network)
+
+
+def test_the_best_of_all_looks_at_the_held_out_images_is_returned(monkeypatch):
+    """Three looks at errors 5, 3 and 4 after the two without a step: the second is the best."""
+    found = iter([9.0, 8.0, 5.0, 3.0, 4.0])
+    states = []
+
+    def compare(pair, batch, fitting=False):
+        if fitting:
+            return compared(pair, batch, fitting)
+        states.append(copy.deepcopy(pair.network.state_dict()))
+        return torch.tensor(0.0), torch.tensor(next(found))
+
+    compared = module._compare
+    monkeypatch.setattr(module, "_compare", compare)
+    state = calibrate(convert(biased()), IMAGES, steps=50).state_dict()  # a look after every 20, and after the last
+    assert len(states) == 5
+    assert [all(torch.equal(state[key], each[key]) for key in state) for each in states] == [False] * 3 + [True, False]
+
+
+def test_the_error_on_held_out_images_is_the_mean_over_their_batches():
+    network = convert(biased())
+    pair, batches = (
+        Pair(revert(network), network, None),
+        list((IMAGES * torch.linspace(0, 2, 48).view(-1, 1, 1, 1)).split(20)),
+    )
+    with torch.no_grad():
+        errors = [float(module._compare(pair, batch)[1]) for batch in batches]
+        best = module.Best(pair, batches)
+        assert best.look("now")
+        assert not best.look("again")
+    assert errors[0] != pytest.approx(errors[2], rel=0.1)
+    assert (best.error, best.title) == (pytest.approx(sum(errors) / 3), "now")
+
+
+class Counted:
+    """A `call` that counts the steps, and keeps the images that they are made on."""
+
+    def __init__(self):
+        self.steps, self.images = 0, []
+
+    def __call__(self, model, batch):
+        if torch.is_grad_enabled():
+            self.steps += 1
+            self.images.append(batch)
+        return model(batch)
+
+
+def test_it_ends_when_the_held_out_images_are_answered_no_better(monkeypatch):
+    monkeypatch.setattr(module, "RATE", 100.0)
+    counted = Counted()
+    calibrate(convert(biased()), IMAGES, call=counted)
+    assert counted.steps == module.PATIENCE
+
+
+def test_steps_are_made_on_all_images_but_the_held_out():
+    counted = Counted()
+    calibrate(convert(biased()), IMAGES, steps=60, batch=6, call=counted)
+    assert counted.steps == 60
+    assert len(torch.cat(counted.images).unique(dim=0)) == 48 - 8  # a tenth would be fewer than the least
+
+
+def test_the_rate_falls_from_its_share_of_the_weights_to_nothing():
+    rates, sizes = [], []
+
+    def watch(optimiser, *_):
+        rates.append([group["lr"] for group in optimiser.param_groups])
+        sizes.append([float(group["params"][0].detach().square().mean().sqrt()) for group in optimiser.param_groups])
+
+    handle = register_optimizer_step_pre_hook(watch)
+    calibrate(convert(biased()), IMAGES, steps=8, batch=6)
+    handle.remove()
+    assert len(rates) == 8
+    for step, found in enumerate(rates):
+        assert found == pytest.approx([0.06 * (1 - step / 8) * size for size in sizes[0]], rel=1e-5)
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (4, 2), (20, 8), (90, 9), (2000, 128)])
+@pytest.mark.filterwarnings("ignore:`images` holds")
+def test_a_tenth_is_held_out_within_limits(count, held_out):
+    examples = module._gather(torch.arange(count).view(-1, 1, 1, 1).float(), 32, None)
+    assert (len(examples.fitted), len(examples.held_out)) == (count - held_out, held_out)
+    assert len(torch.cat(examples.fitted + examples.held_out).unique()) == count
+
+
+def test_few_images_are_named_in_a_warning_where_it_was_called(capsys):
+    network = convert(biased())
+    with pytest.warns(UserWarning, match="holds 31 images, too few: weights fitted .* poor. About a thousand") as few:
+        calibrate(network, IMAGES[:31], steps=0)
+    assert [warning.filename for warning in few] == [__file__]
+    with pytest.warns(UserWarning, match="holds 15 images, too few: only statistics are matched. About a thousand"):
+        calibrate(network, IMAGES[:15], call=(counted := Counted()))
+    assert counted.steps == 0
+    with pytest.warns(UserWarning, match="holds 16 images, too few: weights"):
+        calibrate(network, IMAGES[:16], steps=2, call=counted)
+    assert counted.steps == 2
+    capsys.readouterr()
+    with pytest.warns(UserWarning, match="`images` holds 1 image, too few: nothing is changed. About a thousand"):
+        assert same_state(calibrate(network, IMAGES[:1]), network)
+    assert ", nothing is changed; returned in a copy" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="`images` holds one batch, too few: nothing is changed"):
+        assert same_state(calibrate(network, [(IMAGES,)], call=whole), network)
+    calibrate(network, IMAGES[:32], steps=0)
+
+
+# What is given
+
+
+def dictionaries(images):
+    return [{"labels": torch.arange(len(some)), "image": some} for some in images.split(10)]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda x: DataLoader(TensorDataset(x, torch.arange(48)), 20), dictionaries, lambda x: iter(x.split(7))]
+)
+def test_batches_are_taken_like_one_tensor(make):
+    network = convert(biased())
+    found, expected = (calibrate(network, images, steps=5) for images in (make(IMAGES), IMAGES))
+    assert same_state(found, expected)
+
+
+def test_only_so_many_images_of_an_endless_iterable_are_kept(monkeypatch):
+    monkeypatch.setattr(module, "KEPT", 100)
+    taken = []
+    endless = (taken.append(some) or some for some in itertools.cycle([IMAGES]))
+    calibrate(convert(biased()), endless, steps=1)
+    assert len(taken) == 3  # 48 · 3 is the first number that is not below 100
+
+
+def test_a_tensor_is_used_whole_however_large(monkeypatch):
+    monkeypatch.setattr(module, "KEPT", 10)
+    assert len(module._gather(IMAGES, 8, None).fitted) == 40
+
+
+def test_batches_of_other_sizes_are_compared_one_by_one():
+    plain = biased()
+    images = [IMAGES[:16], IMAGES[16:32, :, :10], IMAGES[32:, :, :, 1:]]
+    converted = convert(plain)
+    assert error(calibrate(converted, images, steps=40), plain) < 0.9 * error(converted, plain)
+
+
+class Rich(nn.Module):
+    """Takes a time and returns a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = biased()
+
+    def forward(self, images, time):
+        return {"names": "x", "out": self.body(images) + time.view(-1, 1, 1, 1)}
+
+
+def test_a_call_gives_and_takes_more_than_a_tensor():
+    rich = Rich()
+    batches = [{"image": some, "time": torch.zeros(len(some))} for some in IMAGES.split(12)]
+    found = calibrate(
+        convert(rich), batches, steps=9, call=lambda model, batch: model(batch["image"], batch["time"])["out"]
+    )
+    pieces = [(some,) for some in IMAGES.split(12)]
+    assert same_state(found.body, calibrate(convert(rich.body), pieces, steps=9, call=whole))
+
+
+def test_a_call_may_understand_batches_that_hold_no_images_as_such():
+    lists = [list(some) for some in IMAGES.split(12)]
+    found = calibrate(convert(biased()), lists, steps=9, call=lambda model, batch: model(torch.stack(batch)))
+    pieces = [(some,) for some in IMAGES.split(12)]
+    assert same_state(found, calibrate(convert(biased()), pieces, steps=9, call=whole))
+
+
+class Answering(nn.Module):
+    def __init__(self, answer):
+        super().__init__()
+        self.body, self.answer = biased(), answer
+
+    def forward(self, images):
+        return self.answer(self.body(images))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda x: {"out": x}, r"`model` returns dict with 'out', so only its layers .* model\(batch\)\['out'\]"),
+        (
+            lambda x: x.argmax(1),
+            r"`model` returns a tensor of torch\.int64, so only its layers are compared: give `call`",
+        ),
+        (lambda x: None, "`model` returns NoneType, so only"),
+    ],
+)
+def test_an_answer_that_cannot_be_compared_is_named_and_the_layers_are_compared(answer, message):
+    plain = Answering(answer)
+    with pytest.warns(UserWarning, match=message) as said:
+        network = calibrate(convert(plain), IMAGES, steps=40)
+    assert [warning.filename for warning in said] == [__file__]
+    assert error(network.body, plain.body) < 0.6 * error(convert(plain.body), plain.body)
+
+
+@pytest.mark.parametrize("answer", [torch.fft.rfft2, lambda x: x[:, 0, 0, 0]])
+def test_complex_numbers_and_one_number_an_image_are_compared(answer):
+    plain = Answering(answer)
+    converted = convert(plain, scales=(0.5, 1, 2))
+
+    def distance(network):
+        with torch.no_grad():
+            return float((network(IMAGES) - plain(IMAGES)).abs().square().mean())
+
+    matched, fitted = (calibrate(converted, IMAGES, steps=steps) for steps in (0, 60))
+    assert distance(fitted) < 0.9 * distance(matched) < distance(converted)
+
+
+# The loss
+
+
+def test_the_error_is_in_units_of_the_plain_deviation_without_the_mean_of_layers_that_have_no_bias():
+    plain = nn.Sequential(*normalised(), nn.Conv2d(4, 3, 3)).eval()
+    plain[5].weight.data[0] = 0  # a channel that does not vary, whose unit is of its layer
+    network = convert(plain)
+    with torch.no_grad():
+        layers, answer = module._compare(Pair(revert(network), network, None), IMAGES)
+    expected, found = outputs(plain, "01345"), outputs(network, "01345")
+    errors = {}
+    for name in "01345":
+        total, channels = 0.0, expected[name].shape[1]
+        for a, b in zip(found[name].unbind(1), expected[name].unbind(1), strict=True):
+            error = (a - b) - (a - b).mean() * (name in "03")
+            total += float((error**2).mean() / max(b.var(correction=0), 0.01 * (expected[name] ** 2).mean()))
+        errors[name] = total / channels
+    assert float(layers) == pytest.approx(sum(errors.values()), rel=1e-4)
+    assert float(answer) == pytest.approx(errors["5"], rel=1e-4)
+
+
+def test_the_answer_takes_part_in_the_fit():
+    """The mean of a layer without a bias counts in no layer."""
+    plain = nn.Sequential(nn.Conv2d(2, 6, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    converted = convert(plain)
+    matched, fitted = (error(calibrate(converted, IMAGES, steps=steps), plain) for steps in (0, 60))
+    assert fitted < 0.2 * matched
+
+
+# Networks of all kinds
+
+
+def test_batch_norm_of_vectors_is_matched():
+    torch.manual_seed(5)
+    plain = nn.Sequential(nn.Conv2d(2, 6, 3), nn.Hardtanh(0), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(6))
+    plain[0].bias.data.fill_(0.5)  # so that every channel responds
+    plain[4].momentum = None
+    plain(IMAGES)
+    plain.eval()
+    found, expected = (outputs(each, "4")["4"] for each in (calibrate(convert(plain), steps=0, **WHOLE), plain))
+    torch.testing.assert_close(found.mean(0), expected.mean(0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.std(0), expected.std(0), rtol=1e-4, atol=1e-4)
+
+
+class Shared(nn.Module):
+    """Two layers of one weight, each with its own bias."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(6)
+        self.first, self.second = (nn.Conv2d(2, 2, 3, padding=1) for _ in range(2))
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(F.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_tied_weights_stay_tied(inplace):
+    plain = Shared()
+    converted = convert(plain)
+    before = error(converted, plain)
+    network = calibrate(converted, IMAGES, steps=60, inplace=inplace)
+    assert network.first.weight is network.second.weight
+    assert error(network, plain) < 0.7 * before
+
+
+def test_a_weight_that_layers_share_takes_no_factor_and_their_biases_the_mean():
+    plain = Shared()
+    network = calibrate(convert(plain), steps=0, **WHOLE)
+    assert torch.equal(network.first.weight, plain.first.weight)
+    found, expected = (outputs(each, ["first", "second"]) for each in (network, plain))
+    for name in expected:
+        torch.testing.assert_close(found[name].mean(PIXELS), expected[name].mean(PIXELS), rtol=1e-4, atol=1e-5)
+
+
+class Remembering(nn.Module):
+    """Keeps something that is no tensor in its state_dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.notes = biased(), {"version": 3}
+
+    def forward(self, x):
+        return self.body(x)
+
+    def get_extra_state(self):
+        return self.notes
+
+    def set_extra_state(self, state):
+        raise AssertionError("what is not calibrated is not to be set")
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_state_that_is_no_tensor_is_left_alone(inplace):
+    network = calibrate(convert(Remembering()), IMAGES, steps=2, inplace=inplace)
+    assert network.get_extra_state() == {"version": 3}
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, use_reentrant):
+        super().__init__()
+        self.body, self.use_reentrant = biased(), use_reentrant
+
+    def forward(self, x):
+        x = self.body[1](self.body[0](x))
+        return checkpoint(self.body[2:], x, use_reentrant=self.use_reentrant)
+
+
+def test_activation_checkpointing_changes_nothing():
+    found, expected = (
+        calibrate(convert(plain), IMAGES, steps=30).state_dict() for plain in (Checkpointed(False).body, biased())
+    )
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    found = calibrate(convert(Checkpointed(False)), IMAGES, steps=30).body.state_dict()
+    for key in expected:
+        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # torch's, of any evaluation
+def test_layers_in_a_checkpoint_that_keeps_no_graph_are_fitted_too():
+    plain, alone = Checkpointed(True), nn.ModuleDict({"all": biased()})
+    alone.forward = types.MethodType(lambda self, x: checkpoint(self["all"], x, use_reentrant=True), alone)
+    matched = error(calibrate(convert(plain, scales=(0.5, 1, 2)), IMAGES, steps=0), plain)
+    for network in (plain, alone):
+        fitted = calibrate(convert(network, scales=(0.5, 1, 2)), IMAGES, steps=60)
+        assert error(fitted, plain) < 0.9 * matched
+
+
+class OneByOne(nn.Module):
+    """Gives its convolutions images without a batch dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = biased()
+
+    def forward(self, x):
+        return torch.stack([self.body(image) for image in x])
+
+
+def test_layers_may_be_given_images_one_by_one():
+    plain = OneByOne()
+    network = calibrate(convert(plain), steps=0, **{**WHOLE, "images": [(IMAGES[:20],)] * 2, "call": whole})
+    kept = {}
+    for each in (plain, network):
+        with torch.no_grad():
+            kept[each] = torch.stack([each.body[0](image) for image in IMAGES[:20]])
+    found, expected = kept[network], kept[plain]
+    torch.testing.assert_close(found.mean(PIXELS), expected.mean(PIXELS), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.std(PIXELS), expected.std(PIXELS), rtol=1e-3, atol=1e-4)
+    fitted = calibrate(convert(plain), IMAGES, steps=4, batch=8)
+    assert error(fitted, plain) < error(convert(plain), plain)
+
+
+def test_moments_of_parts_are_those_of_the_whole():
+    torch.manual_seed(0)
+    plain, ours = torch.rand(2, 9, 3, 4, 5)
+    factor, shift = torch.rand(3) + 0.5, torch.rand(3)
+    parts = [Moments.of(plain[some], ours[some], [0, 2, 3]) for some in (slice(0, 4), slice(4, 9))]
+    moments = parts[1].moved(factor, shift).joined(parts[0].moved(factor, shift))
+    moved = ours * factor.view(3, 1, 1) + shift.view(3, 1, 1)
+    for channel in range(3):
+        both = torch.stack([plain[:, channel].flatten(), moved[:, channel].flatten()])
+        torch.testing.assert_close(moments.mean[:, channel], both.mean(1))
+        torch.testing.assert_close(moments.covariance[..., channel], torch.cov(both, correction=0))
+        torch.testing.assert_close(moments.ratio()[channel], both[0].std() / both[1].std())
+        torch.testing.assert_close(moments.projection()[channel], both[0] @ both[1] / (both[1] @ both[1]))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_inference_mode_changes_nothing(inplace):
+    expected = calibrate(convert(normalised()), IMAGES, steps=20)
+    with torch.inference_mode():
+        images = IMAGES + 0.0
+        found = calibrate(convert(normalised()), images, steps=20, inplace=inplace)
+        pieces = calibrate(convert(normalised()), [(images,)] * 2, steps=3, call=whole)
+    assert same_state(found, expected)
+    assert not same_state(pieces, convert(normalised()))
+
+
+@pytest.mark.parametrize("norm", [parametrizations.spectral_norm, nn.utils.spectral_norm])
+def test_the_networks_given_stay_bit_for_bit(norm):
+    torch.manual_seed(7)
+    plain = nn.Sequential(norm(nn.Conv2d(2, 6, 3)), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3)).train()
+    converted, reference = convert(plain), copy.deepcopy(plain)
+    before = [copy.deepcopy(each.state_dict()) for each in (converted, reference)]
+    calibrate(converted, IMAGES, reference=reference, steps=3)
+    for each, state in zip((converted, reference), before, strict=True):
+        assert all(torch.equal(value, state[key]) for key, value in each.state_dict().items())
+        assert all(layer.training for layer in each.modules())
+
+
+class Branching(nn.Module):
+    """Uses its second layer when told to, and its third never."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(8)
+        self.first, self.second, self.idle = (nn.Conv2d(2, 2, 3, padding=1) for _ in range(3))
+
+    def forward(self, x, more):
+        return self.second(self.first(x)) if more else self.first(x)
+
+
+def test_a_layer_that_some_batches_skip_is_fitted_where_it_is_called_and_one_never_called_is_named():
+    plain = Branching()
+    batches = [(some, more) for some in IMAGES.split(6) for more in (False, True)]
+    converted = convert(plain, scales=(0.5, 1, 2))
+    with pytest.warns(UserWarning, match="left as converted, since no image came to them: idle$") as said:
+        network = calibrate(converted, batches, steps=60, call=lambda model, batch: model(*batch))
+    assert [warning.filename for warning in said] == [__file__]
+    with torch.no_grad():
+        for more in (False, True):
+            distances = [(each(IMAGES, more) - plain(IMAGES, more)).square().mean() for each in (network, converted)]
+            assert distances[0] < 0.8 * distances[1]
+
+
+@pytest.mark.parametrize("caller", [SIConv2d, nn.Conv2d])
+def test_a_layer_that_only_one_of_the_networks_calls_is_named(caller):
+    shape, none = r"gives shape \(8, 2, 12, 12\)", "gives no output"
+    found, expected = (shape, none) if caller is SIConv2d else (none, shape)
+    with pytest.raises(ValueError, match=rf"but 'second' {found} where that one {expected}: leave it out by the `excl"):
+        calibrate(convert(Branching()), IMAGES, call=lambda model, batch: model(batch, type(model.first) is caller))
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Notebook(io.StringIO):
+    """As a notebook has it: no terminal, but a line can be written anew."""
+
+
+Notebook.__module__ = "ipykernel.iostream"
+
+
+def shown(monkeypatch, stream, seconds=2, **options):
+    """What three steps of two seconds each leave on standard error."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    now = itertools.count(0, seconds)
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))
+    calibrate(convert(nn.Conv2d(2, 2, 3)), IMAGES, steps=3, **options)
+    return stream and stream.getvalue()
+
+
+@pytest.mark.parametrize("stream", [Terminal, Notebook])
+def test_a_terminal_and_a_notebook_show_a_bar_the_rate_and_the_time_left(monkeypatch, stream):
+    monkeypatch.setenv("TERM", "xterm")
+    lines = shown(monkeypatch, stream()).split("\r")
+    assert lines[2].rstrip() == "calibrating [#############.......] 2/3  0.5 steps/s  at most 2 s left"
+    assert lines[3].startswith("calibrating [####################] 3/3")
+    assert len(lines) == 5
+    assert all(len(line) >= 79 for line in lines[1:])  # so that nothing is left of a longer one
+    end = r"calibrated in 8 s, [a-z0-9 ]+: error on held-out images ([\d.]+), ([\d.]+) before; returned in a copy, the"
+    after, before = map(float, re.match(end, lines[4]).groups())
+    assert after < before
+    assert lines[4].endswith("\n")
+
+
+def test_a_log_has_a_line_every_ten_seconds_and_one_at_the_end(monkeypatch):
+    lines = shown(monkeypatch, io.StringIO(), seconds=6).splitlines()
+    assert [line[:40] for line in lines[:-1]] == ["calibrating [#############.......] 2/3  "]
+    assert lines[-1].startswith("calibrated in 24 s, ")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "stream", "options"),
+    [("xterm", Terminal(), {"quiet": True}), ("xterm", None, {}), ("dumb", Terminal(), {"inplace": True})],
+    ids=["quiet", "no standard error", "a dumb terminal in place"],
+)
+def test_nothing_is_shown_where_it_cannot_or_should_not_be(monkeypatch, terminal, stream, options):
+    monkeypatch.setenv("TERM", terminal)
+    text = shown(monkeypatch, stream, **options)
+    assert "\r" not in (text or "")
+    assert bool(text) == ("inplace" in options)
+    assert "copy" not in (text or "")
+
+
+def test_an_error_is_reported_below_the_bar(monkeypatch):
+    def call(model, batch):
+        if torch.is_grad_enabled() and next(made) == 2:
+            raise RuntimeError
+        return model(batch)
+
+    made = itertools.count()
+    stream = Terminal()
+    with pytest.raises(RuntimeError):
+        shown(monkeypatch, stream, call=call)
+    assert stream.getvalue().endswith(" \n")

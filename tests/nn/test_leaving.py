@@ -114,8 +114,10 @@ def test_int8_quantization_reaches_every_level():
     prepared = prepare_pt2e(exported, quantizer)
     prepared(example)
     quantized = convert_pt2e(prepared)
-    convolutions = [node for node in quantized.graph.nodes if "conv2d" in str(node.target)]
-    assert len(convolutions) == 2 * len(SCALES)
+    expected, convolutions = (
+        [node for node in module.graph.nodes if "conv2d" in str(node.target)] for module in (exported, quantized)
+    )
+    assert len(convolutions) == len(expected) >= 2 * 2  # of each layer that of scale 1 and that of the other levels
     assert all("dequantize" in str(source.target) for node in convolutions for source in node.args[:2])
     expected = net(example)
     assert (quantized(example) - expected).norm() < 0.02 * expected.norm()

@@ -145,3 +145,49 @@ WRONG = {
 def test_wrong_arguments_are_named(axes, image, weight, call, error, message):
     with pytest.raises(error, match=re.escape(message)):
         LAYERS[axes](torch.rand(image), torch.rand(weight), **call)
+
+
+def averaged_signal(signal, scale):
+    """A shrunk signal, sample by sample: the neighbours within 1/s of where it reads, by a triangle as wide."""
+    size = int(scale * len(signal) + 1e-6)
+    samples = []
+    for q in range(size):
+        place = (q - (size - 1) / 2) / scale + (len(signal) - 1) / 2
+        weights = [max(0.0, 1 - abs(place - pixel) * scale) for pixel in range(len(signal))]
+        samples.append(sum(w * value for w, value in zip(weights, signal, strict=True)) / sum(weights))
+    return samples
+
+
+def test_antialias_averages_a_signal_by_a_triangle_as_wide_as_the_step():
+    signal, weight = random(12, seed=3), random(3, seed=4)
+    output, winner = si_conv1d(
+        signal.view(1, 1, 12), weight.view(1, 1, 3), scales=(1, 0.5), antialias=True, return_winner=True
+    )
+    level = averaged_signal(signal.tolist(), 0.5)
+    responses = [sum(weight[k].item() * level[q + k] for k in range(3)) for q in range(4)]
+    won = 0
+    for p in range(10):
+        plain = sum(weight[k].item() * signal[p + k].item() for k in range(3))
+        place = 0.5 * (p - 4.5) + 1.5
+        expected = plain
+        if -0.5 <= place <= 3.5:
+            inside = min(max(place, 0), 3)
+            before = min(int(inside), 2)
+            aligned = responses[before] * (1 - (inside - before)) + responses[before + 1] * (inside - before)
+            won += aligned > plain
+            expected = max(plain, aligned)
+        assert output[0, 0, p].item() == pytest.approx(expected, abs=1e-12)
+    assert int(winner.sum()) == won > 0
+    assert not torch.equal(output, si_conv1d(signal.view(1, 1, 12), weight.view(1, 1, 3), scales=(1, 0.5)))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")  # of conv3d itself
+@pytest.mark.parametrize("kernel", [(2, 3, 3), (3, 2, 3), (3, 3, 2), (4, 3, 2)])
+def test_same_pads_the_axis_whose_kernel_is_even(kernel):
+    images, weight = random(1, 2, 5, 6, 7), random(3, 2, *kernel, seed=1)
+    assert_close(si_conv3d(images, weight, padding="same", scales=(1,)), F.conv3d(images, weight, padding="same"))
+    totals = [k - 1 for k in kernel]
+    pads = [number for total in reversed(totals) for number in (total // 2, total - total // 2)]
+    more = si_conv3d(images, weight, padding="same", scales=(1, 0.5))
+    assert more.shape == images[:, :1].expand(1, 3, 5, 6, 7).shape
+    assert bool((more >= F.conv3d(F.pad(images, pads), weight) - 1e-12).all())

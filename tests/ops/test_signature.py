@@ -195,3 +195,15 @@ def test_integers_of_any_kind_are_accepted_alone_or_as_sequences_of_one_or_two(a
 def test_the_module_refuses_wrong_scales_when_it_is_made():
     with pytest.raises(ValueError, match="`scales` must contain 1"):
         SIConv2d(1, 1, 3, scales=(2,))
+
+
+def test_the_largest_number_of_outputs_is_just_below_two_to_the_forty():
+    """Filters count, too."""
+
+    def check(height, filters):
+        return check_si_call((1, height, 2), (filters, 1, 1, 1), 1, (2**19 - 1, 2**19 - 1), 1, 1, (1,))
+
+    assert check(1, 1).padding == (2**19 - 1,) * 4  # (2^20 − 1) · 2^20
+    for height, filters in ((2, 1), (1, 2)):
+        with pytest.raises(ValueError, match="`padding` must leave fewer than 2\\^40 outputs of an image"):
+            check(height, filters)

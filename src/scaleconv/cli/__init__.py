@@ -15,10 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
+from .._start import INTERRUPTED
 from .data_commands import DataDir, data_app
 from .wording import as_called, leads, say_next
-
-INTERRUPTED = 130
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
@@ -128,6 +127,7 @@ def reproduce(
     gpus_per_run: Gpus = None,
 ) -> None:
     """Run an item and show it beside the paper's numbers. What is finished is not run again."""
+    from scaleconv.data.atomic import check_folder
     from scaleconv.experiments import ITEMS, SEARCHES, check_name, folder_name, load_item, read_records
     from scaleconv.experiments.engine import open_engine
     from scaleconv.experiments.report import print_tables, write_report
@@ -145,10 +145,12 @@ def reproduce(
     # All are read before the first is run: a mistake in a setting should not show after an hour.
     chosen = [item] if item != "all" else [each for each in ITEMS if each not in SEARCHES]
     loaded = [load_item(each, preset, {} if item == "all" and each == "cost" else overrides) for each in chosen]
+    folders = [results / (folder_name(each.item, preset) if name is None else check_name(name)) for each in loaded]
+    for folder in folders:
+        check_folder(folder)
     start = time.perf_counter()
     with open_engine(engine, address, gpus_per_run, processes=processes) as where:
-        for each in loaded:
-            folder = results / (folder_name(each.item, preset) if name is None else check_name(name))
+        for each, folder in zip(loaded, folders, strict=True):
             run_on_terminal(each, folder, device, data_dir, where)
             records = read_records(folder)  # those of earlier calls too
             print_tables(each, records)
@@ -207,6 +209,7 @@ def report(
 
     All numbers come from records; nothing is run.
     """
+    from scaleconv.data.atomic import check_writable
     from scaleconv.experiments.html_report import write_html
     from scaleconv.experiments.report import write_documents
 
@@ -214,6 +217,8 @@ def report(
         raise ValueError(f"`path` must be given with --html, got {path}")
     page = path or Path("report.html")
     figures = docs / "figures"
+    if html:
+        check_writable(page)
     for each in [write_html(results, figures, page, preset)] if html else write_documents(results, docs, preset):
         typer.echo(each)
     say_next(f"open {page} in a browser" if html else "scaleconv report --html, for one page of all")
@@ -345,10 +350,12 @@ def explain(
 
     That is its prediction, and for each layer which scale won, and by what response.
     """
+    from scaleconv.data.atomic import check_writable
     from scaleconv.experiments.explanation import draw_explanation, load_trained, prediction_text
 
     if out.suffix not in (".png", ".svg"):
         raise ValueError(f"`out` must end in .png or .svg, got {out}")
+    check_writable(out)
     trained = load_trained(checkpoint, data_dir)
     pixels, classes = trained.read(image), trained.network.classes
     found = trained.explain(pixels)
@@ -435,6 +442,7 @@ def bench(
     """Measure time and memory of the layer beside plain convolutions. On a GPU: eager calls and CUDA graphs."""
     from scaleconv.bench import make_settings
     from scaleconv.bench.session import failures, print_result, run_on_terminal, write_result
+    from scaleconv.data.atomic import check_folder
 
     settings = make_settings(
         device,
@@ -452,6 +460,7 @@ def bench(
         wide=wide,
         end_to_end=end_to_end,
     )
+    check_folder(out)
     result = run_on_terminal(settings)
     print_result(result)
     for path in write_result(result, out):

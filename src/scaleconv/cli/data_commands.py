@@ -2,11 +2,14 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .wording import say_next
+
+if TYPE_CHECKING:
+    from scaleconv.data import Digits, ScaledSet
 
 data_app = typer.Typer(no_args_is_help=True, help="The digits, and what is made of them.", rich_markup_mode=None)
 
@@ -56,7 +59,7 @@ def make(
     truncate: Truncate = "error",
 ) -> None:
     """Write a set of scaled digits, with its parameters and checksum."""
-    from scaleconv.data import cut_off, load_digits, make_set, parse_scales, write_set
+    from scaleconv.data import load_digits, make_set, parse_scales, write_set
     from scaleconv.data.sets import check_set_path
 
     check_set_path(path)
@@ -67,8 +70,7 @@ def make(
     )
     checksum = write_set(made, path)
     typer.echo(f"{path}: {len(made)} digits on {size}×{size}, scales {distribution}, seed {seed}, MD5 {checksum}")
-    if cut := int((cut_off(digits.images, made.scales, size) > 0).sum()):
-        typer.echo(f"the foreground of {cut} digits is cut off", err=True)
+    _say_what_is_cut(digits, made)
     say_next(f"scaleconv data info {shlex.quote(str(path))}, which checks it; scaleconv.data.read_set reads it")
 
 
@@ -85,21 +87,28 @@ def export(
     scales: Scales = "fixed:1",
     size: Size = 28,
     seed: Seed = 0,
+    truncate: Truncate = "error",
 ) -> None:
     """Write digits as PNGs by class, or scenes with masks.
 
     `train --data` and `compare --data` read such a folder.
     """
     from scaleconv.data import load_digits, make_scenes, make_set, parse_scales, write_folder, write_scenes
+    from scaleconv.data.folders import check_new_folder
     from scaleconv.data.loading import check_task
 
     check_task(task)
+    if task == "segmentation" and truncate != "error":
+        raise ValueError(f"`truncate` must be error for segmentation, got {truncate!r}: a scene holds whole digits")
+    check_new_folder(path)
     distribution = parse_scales(scales)
     digits = load_digits(dataset, part, data_dir=data_dir).first(count)
     if task == "segmentation":
         write_scenes(make_scenes(digits.images, digits.labels, distribution, len(digits), size, seed=seed), path)
     else:
-        write_folder(make_set(digits, distribution, size, seed=seed, truncate="allow"), path)
+        made = make_set(digits, distribution, size, seed=seed, truncate=truncate)
+        write_folder(made, path)
+        _say_what_is_cut(digits, made)
     things = "scenes of digits" if task == "segmentation" else "digits"
     typer.echo(f"{path}: {len(digits)} {things} on {size}×{size}, scales {distribution}")
     how = "--task segmentation" if task == "segmentation" else "--model convnet"
@@ -116,7 +125,9 @@ def cifar10(
     """Write the images of CIFAR-10 as PNGs by class."""
     from scaleconv.data import read_cifar10, write_images
     from scaleconv.data.cifar import CLASSES
+    from scaleconv.data.folders import check_new_folder
 
+    check_new_folder(path)
     images, labels = read_cifar10(data_dir, part, count)
     write_images(images, labels, CLASSES, path)
     typer.echo(f"{path}: {len(images)} images of {len(CLASSES)} classes")
@@ -138,12 +149,21 @@ def preview(
 ) -> None:
     """Draw digits at several scales, each labelled with its scale."""
     from scaleconv.data import load_digits, parse_scales, write_preview
+    from scaleconv.data.atomic import check_writable
 
+    check_writable(path)
     digits, distribution = load_digits(dataset, part, data_dir=data_dir), parse_scales(scales)
     write_preview(
         digits, path, distribution, size, seed=seed, interpolation=interpolation, antialias=antialias, truncate=truncate
     )
     typer.echo(path)
+
+
+def _say_what_is_cut(digits: "Digits", made: "ScaledSet") -> None:
+    from scaleconv.data import cut_off
+
+    if cut := int((cut_off(digits.images, made.scales, made.parameters.size) > 0).sum()):
+        typer.echo(f"the foreground of {cut} digits is cut off", err=True)
 
 
 def _print_digits(data_dir: Path | None) -> None:

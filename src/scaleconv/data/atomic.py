@@ -10,10 +10,13 @@ import glob
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+REMEDY = "name a place that can be written to"
+TRIES = 3  # to open a file in a directory that was just made
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         'whole'
     """
     target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    part, missing = _part_of(target), missing_parents(target)
     try:  # an interrupt may come at any line: the part has its name before it is there, and is removed twice
         try:
             with _create(part, target) as file:
@@ -42,6 +45,30 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             _remove(part)
     finally:
         _remove(part)
+        remove_empty(missing)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise OSError if a file of this name cannot be written: before the work whose result would be lost.
+
+    It is tried, since permissions alone do not tell. Nothing is left of it, directories included.
+    """
+    target = Path(path)
+    part, missing = _part_of(target), missing_parents(target)
+    try:
+        _create(part, target).close()
+    finally:
+        _remove(part)
+        remove_empty(missing)
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """As `check_writable`, for files in a folder, which need not be there yet."""
+    try:
+        check_writable(Path(folder) / "file")
+    except OSError as error:
+        reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+        raise type(error)(f"cannot write to {folder} ({reason}): {REMEDY}") from None
 
 
 def refuse_pipes(path: str | os.PathLike[str]) -> None:
@@ -51,16 +78,39 @@ def refuse_pipes(path: str | os.PathLike[str]) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
 
 
+def _part_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+
+
+def missing_parents(target: Path) -> list[Path]:
+    """The directories above a file that are not there yet, the innermost first."""
+    return [parent for parent in target.parents if not os.path.lexists(parent)]
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """Remove those of the directories that are empty, the innermost given first."""
+    for directory in directories:
+        with suppress(OSError):  # it was never made, or holds something
+            directory.rmdir()
+
+
 def _create(part: Path, target: Path) -> BinaryIO:
     """The part of a file, open; its directory is made, and what others have left in it removed."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        return part.open("xb")
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        for _ in range(TRIES - 1):  # another process may remove the directory while it is empty
+            with suppress(FileNotFoundError):
+                return _open_in_directory(part, target)
+        return _open_in_directory(part, target)
     except OSError as error:
-        raise type(error)(
-            f"cannot write {target} ({error.strerror}): name a directory that can be written to"
-        ) from None
+        raise type(error)(f"cannot write {target} ({error.strerror}): {REMEDY}") from error
+
+
+def _open_in_directory(part: Path, target: Path) -> BinaryIO:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    return part.open("xb")
 
 
 def remove_leftovers(path: Path) -> None:

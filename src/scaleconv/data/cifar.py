@@ -52,7 +52,7 @@ def _read_batch(path: Path) -> Tensor:
         with path.open("rb") as stream:
             data = stream.read(COUNT * RECORD + 1)
     except OSError as error:
-        raise type(error)(f"cannot read {path} ({error.strerror}): name the directory of the batches") from None
+        raise type(error)(f"cannot read {path} ({error.strerror}): `data_dir` must hold the batches") from None
     if len(data) != COUNT * RECORD:
         length = f"{len(data)} bytes" if len(data) < COUNT * RECORD else "more bytes"
         raise ValueError(f"{path} must be a batch of CIFAR-10, of {COUNT * RECORD} bytes, got {length}")

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .atomic import refuse_pipes
+from .atomic import check_writable, missing_parents, refuse_pipes, remove_empty
 from .progress import watched
 from .scales import raw_stream
 from .sets import ScaledSet
@@ -239,13 +239,20 @@ def write_images(images: Tensor, labels: Tensor, classes: Sequence[str], root: s
     return Path(root)
 
 
+def check_new_folder(root: str | os.PathLike[str]) -> None:
+    """Refuse a folder that is there already, or that cannot be made: before the images for it are."""
+    if os.path.lexists(root):
+        raise ValueError(f"`path` must name a folder that is not there yet, got {root}")
+    check_writable(root)
+
+
 @contextmanager
 def new_folder(root: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to fill, which gets its name when it is whole."""
+    check_new_folder(root)
     folder = Path(root)
-    if folder.exists():
-        raise ValueError(f"`path` must name a folder that is not there yet, got {folder}")
     part = folder.with_name(f".{folder.name}.part")
+    missing = missing_parents(folder)
     try:
         shutil.rmtree(part, ignore_errors=True)  # of a killed run
         yield part
@@ -254,6 +261,7 @@ def new_folder(root: str | os.PathLike[str]) -> Iterator[Path]:
         raise type(error)(f"cannot write {folder} ({error.strerror}): name another folder, or make room") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)  # unless it has got its name
+        remove_empty(missing)
 
 
 def find_parts(root: Path) -> dict[str, Path]:

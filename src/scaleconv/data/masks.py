@@ -213,6 +213,10 @@ def _inspect_pair(image: Path, mask: Path) -> _Pair | _Wrong:
 
 def _pairs(part: Path, root: Path, skipped: list[Skipped]) -> list[tuple[Path, Path]]:
     """The images of a part, each with its mask."""
+    if absent := [name for name in ("images", "masks") if not (part / name).is_dir()]:
+        raise NotADirectoryError(
+            f"`data` must be a directory with the folders images and masks, got {part} without {' and '.join(absent)}"
+        )
     images = _by_stem(part / "images", root, SUFFIXES, skipped)
     masks = _by_stem(part / "masks", root, MASK_SUFFIXES, skipped)
     for missing, own, others in (("mask", images, masks), ("image", masks, images)):

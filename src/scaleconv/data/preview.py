@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .atomic import atomic_path
+from .atomic import atomic_path, check_writable
 from .digits import Digits
 from .scaled import make_scaled
 from .scales import ScaleDistribution, TruncatedNormal, Uniform
@@ -41,6 +41,7 @@ def write_preview(
     """
     if not str(path).endswith(".png"):
         raise ValueError(f"`path` (={path}) must end in .png")
+    check_writable(path)
     try:
         from matplotlib.figure import Figure
     except ImportError:

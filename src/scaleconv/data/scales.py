@@ -151,13 +151,16 @@ def parse_scales(text: str) -> ScaleDistribution:
         values = tuple(float(value) for value in rest.split(","))
     except ValueError:
         raise ValueError(f"`scales` (={text!r}) must be {FORMS}") from None
-    match kind, values:
-        case "uniform", (low, high):
-            return Uniform(low, high)
-        case "normal", (mean, std, low, high):
-            return TruncatedNormal(mean, std, low, high)
-        case "fixed", (scale,):
-            return Fixed(scale)
-        case "list", _:
-            return Listed(values)
+    try:
+        match kind, values:
+            case "uniform", (low, high):
+                return Uniform(low, high)
+            case "normal", (mean, std, low, high):
+                return TruncatedNormal(mean, std, low, high)
+            case "fixed", (scale,):
+                return Fixed(scale)
+            case "list", _:
+                return Listed(values)
+    except ValueError as error:  # it speaks of a part of the text
+        raise ValueError(f"`scales` (={text!r}): {error}") from None
     raise ValueError(f"`scales` (={text!r}) must be {FORMS}")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .scaled import make_scaled
+from .scaled import cut_off, make_scaled
 from .scales import ScaleDistribution, raw_stream, unit_stream
 
 BACKGROUND = 10  # the label of a pixel that belongs to no digit
@@ -118,7 +118,15 @@ def _scaled(images: Tensor, factors: Tensor, size: int) -> Tensor:
     The side of a patch is odd where that of a scene is, so that a digit meets the pixels alike whatever the patch.
     """
     needed = math.ceil(float(factors.max()) * (max(images.shape[1:]) + 1))
-    return make_scaled(images, factors, size - 2 * max(0, (size - needed) // 2))[:, 0]
+    patch = size - 2 * max(0, (size - needed) // 2)
+    beyond = cut_off(images, factors, patch)
+    if beyond.any():
+        least, scale = patch + math.ceil(2 * float(beyond.max())), float(factors[beyond.argmax()])
+        raise ValueError(
+            f"`size` (={size}) must hold each digit whole, got one that needs {least}×{least} pixels at scale "
+            f"{scale:g}: use a larger scene, or smaller scales"
+        )
+    return make_scaled(images, factors, patch, truncate="allow")[:, 0]
 
 
 def _cut_window(images: Tensor, corners: Tensor) -> Tensor:

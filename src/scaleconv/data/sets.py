@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .atomic import atomic_path, refuse_pipes
+from .atomic import atomic_path, check_writable, refuse_pipes
 from .digits import Digits
 from .idx import md5_hex
 from .scaled import make_scaled
@@ -119,9 +119,10 @@ def make_set(
 
 
 def check_set_path(path: str | os.PathLike[str]) -> None:
-    """Refuse a file name with another suffix, before the set is made."""
+    """Refuse a file name with another suffix, or a place that cannot be written to: before the set is made."""
     if Path(path).suffix != SUFFIX:
         raise ValueError(f"`path` (={path}) must end in {SUFFIX}")
+    check_writable(path)
 
 
 def write_set(scaled: ScaledSet, path: str | os.PathLike[str]) -> str:

@@ -63,6 +63,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     try:
         refuse_pipes(path)
+        with path.open("rb"):
+            pass  # raises with the reason of the system, which safetensors does not tell
         with safe_open(path, framework="pt") as file:
             header = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -8,6 +8,7 @@ import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..models.convnet import ConvNet, Shape
 from ..models.resnet import make_resnet18
 from ..models.unet import UNet
 from ..nn import ScaleInvariant, convert
+from ..nn.convert import why_no_gain
 from ..ops.checks import check_choice, check_count
 from ..ops.signature import DEFAULT_SCALES, check_scales
 from .checkpoint import load_checkpoint, make_fitting
@@ -77,6 +79,7 @@ class NetworkSpec:
         self.check_task(task)
         network = self._plain(channels, size, classes)
         if self.variant == "converted":
+            self._check_layers(network)
             return convert(network, scales=self.scales, include=self.layers or "*")
         if self.variant == "pyramid" and task == "segmentation":  # there is an output for every pixel
             return ScaleInvariant(network, scales=self.scales, stride=1, offset=0)
@@ -90,12 +93,26 @@ class NetworkSpec:
             fitting = " or ".join(name for name, own in MODELS.items() if own == task)
             raise ValueError(f"`model` must be {fitting} or package.module:factory for {task}, got {self.name}")
 
+    def _check_layers(self, network: nn.Module) -> None:
+        """Refuse patterns that choose no layer, by the name that they have here."""
+        known = {name: layer for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d)}
+        for pattern in self.layers:
+            chosen = [name for name in known if fnmatchcase(name, pattern)]
+            if not any(name == pattern or not why_no_gain(name, known[name], {}) for name in chosen):
+                rule, names = "that can gain by it " if chosen else "", brief(", ".join(known))
+                raise ValueError(f"`layers` must match convolutions {rule}of {self.name} ({names}), got {pattern!r}")
+
     def _plain(self, channels: int, size: Size | None, classes: int) -> nn.Module:
         if self.name == "convnet":
             if size is None or size[0] != size[1]:
                 got = "images of their own sizes" if size is None else f"{size[0]}×{size[1]}"
                 raise ValueError(f"`model` convnet must have square images of one size (--resize), got {got}")
-            return ConvNet(shape=Shape(size=size[0], classes=classes, channels=channels))
+            try:
+                return ConvNet(shape=Shape(size=size[0], classes=classes, channels=channels))
+            except ValueError as error:
+                raise ValueError(
+                    f"`model` convnet must have larger images (--resize), got {size[0]}×{size[1]}: {error}"
+                ) from None
         if self.name == "resnet18":
             return make_resnet18(channels, classes, small=size is not None and max(size) <= SMALL)
         if self.name == "unet":

@@ -11,7 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..data.atomic import check_folder
+from ..data.folders import check_shares
 from ..data.loading import ImageData, check_task, load_folder
+from ..ops.checks import check_count
 from ..ops.signature import DEFAULT_SCALES
 from .classifier import DEFAULT_MODELS, NetworkSpec
 from .distributed import join_processes
@@ -148,8 +151,7 @@ class FolderRequest:
         )
 
     def load(self, spec: NetworkSpec) -> ImageData:
-        if len(shares := _numbers("split", self.split)) != 2:
-            raise ValueError(f"`split` must be two shares, to validate and to test on, got {self.split!r}")
+        val, test = self._shares()
         return load_folder(
             self.data,
             task=self.task,
@@ -157,9 +159,22 @@ class FolderRequest:
             native=self.native,
             fit="letterbox" if self.letterbox else "crop",
             channels=spec.channels,
-            val=shares[0],
-            test=shares[1],
+            val=val,
+            test=test,
         )
+
+    def _shares(self) -> tuple[float, ...]:
+        shares = _numbers("split", self.split)
+        if len(shares) != 2:
+            raise ValueError(f"`split` must be two shares, to validate and to test on, got {self.split!r}")
+        try:
+            check_shares(*shares)
+        except ValueError:
+            raise ValueError(
+                f"`split` must be shares of at least 0 to validate on and above 0 to test on, together below 1, "
+                f"got {self.split!r}"
+            ) from None
+        return shares
 
 
 def run_folder(
@@ -174,7 +189,11 @@ def run_folder(
     names = compared_names(settings) if variants is None else variants
     methods = make_methods(spec, settings, names)
     device = engine.device(request.device)
+    check_count("workers", request.workers, least=0)
+    join_processes(device)[0].agree(partial(check_folder, folder))
     data = request.load(spec)
+    for each in dict.fromkeys(method.spec for method in methods):  # none is trained before all are known to be made
+        each.make(data.channels, data.size, len(data.folder.classes), data.task)
     yield data.folder.summary()
     started, records, planned = time.perf_counter(), [], len(methods) * len(seeds)
     for record in run_methods(

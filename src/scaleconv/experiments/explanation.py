@@ -77,7 +77,10 @@ def load_trained(path: Path, data_dir: Path | None = None) -> Trained:
     if isinstance(data, dict):
         if data_dir:
             raise ValueError(f"`data_dir` must be given with networks of digits only, got {data_dir} and {path}")
-        network, size = load(path), data["size"]  # which checks what it needs of `data`
+        try:
+            network, size = load(path), data["size"]  # which checks what it needs of `data`
+        except ValueError as error:  # it speaks of arguments of its own
+            raise ValueError(f"{_refusal(path)} ({brief(error)})") from None
         trained = Trained(network, data["channels"], tuple(size) if size else None, str(data.get("fit")))
     else:
         trained = _of_digits(*load_network(path), DigitStore("cpu", data_dir))
@@ -125,6 +128,10 @@ def load_network(path: Path) -> tuple[nn.Module, Run]:
 
 
 def _read(path: Path) -> Checkpoint:
+    if path.is_dir():
+        weights = sorted([*path.glob("*.safetensors"), *path.glob("weights/*.safetensors")])
+        such = f", and not one of its files, such as {weights[0]}" if weights else ""
+        raise IsADirectoryError(f"{_refusal(path)}, a folder{such}")
     try:
         return load_checkpoint(path)
     except ValueError:  # its message says to delete the file, which may be anything here

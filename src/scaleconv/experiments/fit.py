@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from ..data.atomic import remove_leftovers
+from ..data.atomic import check_folder, remove_leftovers
 from ..data.loading import ImageData, ImageSet, Order, load_folder
 from ..data.progress import make_progress
 from ..ops.checks import check_count
@@ -42,7 +42,6 @@ from .records import (
     write_record,
     writing,
 )
-from .run import make_folder
 from .sgd import choose_device
 from .training import FitSettings, Training, cloned
 
@@ -160,7 +159,7 @@ class _Run:
                     f"`data` must have {self.model.channels} channels for {self.model.name}, got {self.data.channels}"
                 )
         if self.folder is not None:
-            make_folder(self.folder)
+            check_folder(self.folder)
             for path in (self.record, self.weights, self.checkpoint, self.log):
                 remove_leftovers(path)
 

@@ -39,6 +39,24 @@ def register(name: str) -> Callable[[Measure], Measure]:
     return add
 
 
+def check_measure(run: Run) -> None:
+    """Refuse what cannot be measured on the network of a run: before it is trained.
+
+    Raises:
+        ValueError: the network has no layer of a name, or none that is scale-invariant where their winners are counted.
+    """
+    config = run.settings.measure
+    if not config.kind:
+        return
+    modules = dict(run.network().named_modules())
+    for layer in config.layers:
+        if layer not in modules:
+            known = ", ".join(filter(None, modules))
+            raise ValueError(f"`measure.layers` must be layers of {run.model} ({known}), got {layer!r}")
+    if config.kind == "winners" and not any(isinstance(module, SIConv2d) for module in modules.values()):
+        raise ValueError(f"`models` must have scale-invariant layers for winners, got {run.model!r}")
+
+
 def measure(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
     """Measure what the run's settings name on its trained network."""
     found: dict[str, Series] = MEASURES[run.settings.measure.kind](run, network, digits)
@@ -87,8 +105,6 @@ def _winners(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Serie
     """
     config = run.settings.measure
     layers = {name: module for name, module in network.named_modules() if isinstance(module, SIConv2d)}
-    if not layers:
-        raise ValueError(f"`models` must have scale-invariant layers for winners, got {run.model!r}")
     counts = {name: [[0] * len(layer.scales) for _ in config.scales] for name, layer in layers.items()}
     blank = _strongest(network, layers, digits.blank())
     for index, scale in enumerate(config.scales):

@@ -236,9 +236,7 @@ def writing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None:  # it has its message
             raise
-        raise type(error)(
-            f"cannot write {path} ({error.strerror}): make room, or name another directory (--results)"
-        ) from None
+        raise type(error)(f"cannot write {path} ({error.strerror}): make room, or name another directory") from None
 
 
 def _checked(values: Any) -> dict[str, Any]:

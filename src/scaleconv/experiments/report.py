@@ -13,6 +13,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
+from ..data.atomic import check_writable
 from ..data.progress import watched
 from ..models import LATER
 from ..table import Table, terminal_width, wrapped
@@ -291,13 +292,14 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
     pages = [docs / name for name in (PAGE, *OTHER_PAGES) if (docs / name).is_file()]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    for path in (*pages, figures / "figure.png"):
+        check_writable(path)
     written: list[Path] = []
     for each in watched(found, "writing tables and figures", len(found)):
         item, folder, records = each.item, each.folder, each.records
         if folder is None:
             texts = {page: _replace(text, item.item, "No records yet.", page) for page, text in texts.items()}
             continue
-        figures.mkdir(parents=True, exist_ok=True)
         written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item)]
         written += _draw_learned(item, folder, figures)
         learned = [f"![{alt}](figures/{path.name})" for path, alt in pictures(item, figures, item.item).items()]

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import TaskID
 
-from ..data.atomic import remove_leftovers
+from ..data.atomic import check_folder, remove_leftovers
 from ..data.progress import make_progress
 from ..models import LATER, UNSUPERVISED
 from ..models import TITLES as NETWORKS
@@ -27,7 +27,7 @@ from .config import Settings, sections
 from .engine import Engine, Local, Task
 from .experiment import Experiment, Item
 from .items import folder_name
-from .measures import measure
+from .measures import check_measure, measure
 from .parsing import build
 from .records import Epoch, Record, describe_environment, read_record, read_records, write_record
 from .sgd import choose_device
@@ -52,7 +52,7 @@ def run_on_terminal(
     device = engine.device(device) if isinstance(item, Experiment) else choose_device(device)
     if torch.device(device).type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
-    make_folder(folder)
+    check_folder(folder)
     with ProgressDisplay(Console(stderr=True)) as display:
         return run_item(item, folder, device, data_dir, display, engine)
 
@@ -91,9 +91,11 @@ def run_experiment(
         watcher: told of every epoch; on another machine, a copy of it is.
         engine: where to train; None is this process.
     """
-    make_folder(folder)
+    check_folder(folder)  # the first file that is written makes it: a run that is refused leaves none
     watcher, engine = watcher or Silent(), engine or Local()
     runs = plan_runs(experiment)
+    for run in {(run.model, run.point.name): run for run in runs}.values():
+        check_measure(run)
     watcher.plan(experiment.item, len(runs))
     store = DigitStore(torch.device(device), data_dir)
     work = partial(_work, store=store, device=device)
@@ -140,14 +142,6 @@ def _work(
         write_checkpoint(run.weights(folder), weights)
         _finish(run, folder, _record(run, outcome, device), weights, store)
         run.checkpoint(folder).unlink(missing_ok=True)
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of an item, or say that it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise type(error)(f"cannot write to {folder} ({error.strerror}): name another directory (--results)") from None
 
 
 def _finished(experiment: Experiment, folder: Path) -> set[Path]:

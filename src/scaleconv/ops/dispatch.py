@@ -25,8 +25,7 @@ def needs_plain_operations(images: Tensor, weight: Tensor, bias: Tensor | None, 
     """
     if len(settings.matrices) == 1 or images.ndim == 5:
         return True
-    # `torch.compiler.is_exporting` says yes to compilers, too. Before torch 2.7 an export keeps our operator.
-    if getattr(torch.compiler, "_is_exporting_flag", False):
+    if is_exporting():
         return True
     if not (images.is_cpu or (images.is_cuda and HAS_TRITON and images.dtype in KERNEL_TYPES)):
         return True
@@ -39,6 +38,11 @@ def needs_plain_operations(images: Tensor, weight: Tensor, bias: Tensor | None, 
     if transforms := get_interpreter_stack():
         return any(transform.key() != TransformType.Vmap for transform in transforms)
     return any(_is_dual(tensor) for tensor in (images, weight, bias) if tensor is not None)
+
+
+def is_exporting() -> bool:
+    """Whether an exporter takes the layer apart. Before torch 2.7 it cannot be told from a compiler."""
+    return getattr(torch.compiler, "_is_exporting_flag", False)  # the function of torch says yes to compilers, too
 
 
 def refuse_jit_trace() -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from . import custom_op, flops
 from .checks import check_flag
-from .dispatch import is_eager, needs_plain_operations, refuse_jit_trace
+from .dispatch import is_eager, is_exporting, needs_plain_operations, refuse_jit_trace
+from .fixed_size import fixed_size_conv, has_fixed_size
 from .geometry import competing_order
 from .signature import Padding, Settings, Size, check_ti_call
 from .traceable import traceable_conv
@@ -162,19 +163,25 @@ def evaluate(
     images = input if input.ndim == axes + 2 else input.unsqueeze(0)
     if axes == 1:
         images, weight = images.unsqueeze(2), weight.unsqueeze(2)
-    output, winner = _evaluate(images, weight, bias, settings)
-    if axes == 1:
-        output, winner = output.squeeze(2), winner.squeeze(2)
-    if input.ndim == axes + 1:
-        output, winner = output.squeeze(0), winner.squeeze(0)
-    if not return_winner:
-        return output
+    output, winner = _evaluate(images, weight, bias, settings, return_winner)
+
+    def as_given(result: Tensor) -> Tensor:
+        result = result.squeeze(2) if axes == 1 else result
+        return result.squeeze(0) if input.ndim == axes + 1 else result
+
+    if winner is None or not return_winner:
+        return as_given(output)
     order = competing_order(settings.identity, len(settings.matrices))
-    return output, torch.tensor(order, dtype=torch.uint8, device=input.device)[winner.long()]  # as ONNX has it
+    winner = torch.tensor(order, dtype=torch.uint8, device=input.device)[winner.long()]  # as ONNX has it
+    return as_given(output), as_given(winner)
 
 
-def _evaluate(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> tuple[Tensor, Tensor]:
+def _evaluate(
+    images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, return_winner: bool
+) -> tuple[Tensor, Tensor | None]:
     """Output and winner by the way that suits the tensors and whatever traces or transforms them."""
+    if is_exporting() and has_fixed_size(images, settings):
+        return fixed_size_conv(images, weight, bias, settings, return_winner)
     if needs_plain_operations(images, weight, bias, settings):
         return traceable_conv(images, weight, bias, settings)
     if is_eager(images, weight, bias):
