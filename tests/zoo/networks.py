@@ -275,7 +275,7 @@ def from_smp(name, encoder, **options):
     return make
 
 
-network("smp/Unet")(from_smp("Unet", "resnet18", encoder_depth=3, decoder_channels=(32, 16, 8)))
+network("smp/Unet")(from_smp("Unet", "resnet18", encoder_depth=2, decoder_channels=(16, 8)))
 for _name, _encoder in {
     "FPN": "mobilenet_v2",
     "DeepLabV3Plus": "resnet18",

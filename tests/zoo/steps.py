@@ -305,15 +305,14 @@ def revert_it(case):
 
 @step("calibrate", plain=False)
 def calibrate_it(case):
-    network, images = case.network(), case.batch(4)
+    """Few steps, which bring the answers no farther from the plain ones."""
+    network, images = case.network(), case.batch(32)  # fewer give a warning
     before = copy.deepcopy(network.state_dict())
-    found = case.tool(calibrate, network, images, steps=2, batch=2, quiet=True)
-    require(case.answer(found).isfinite().all(), "the answer is not finite")
+    found = case.tool(calibrate, network, images, steps=2, batch=8, quiet=True)
     require(all(torch.equal(before[name], value) for name, value in network.state_dict().items()), "not in a copy")
-    layers, old = dict(found.named_modules()), dict(network.named_modules())
-    called = [name for name in case.called_layers(network) if "weight" in layers[name]._parameters]
-    same = [name for name in called if torch.equal(layers[name].weight, old[name].weight)]
-    require(len(same) < len(called) or not called, "no weight was fitted")
+    expected = case.answer(case.plain, images)
+    now, then = (distance(case.answer(each, images), expected) for each in (found, network))
+    require(now <= 1.1 * then, f"off by {now:.2g}, and by {then:.2g} before")  # also if it is NaN
 
 
 @step("explain", plain=False)

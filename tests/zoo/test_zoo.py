@@ -16,13 +16,13 @@ from zoo.steps import FAILED, FAILED_PLAIN, LEFT_OUT, PASSED, STEPS, Case, Outco
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 EIGHT = (
     "torchvision/vgg",  # in-place ReLU after the convolutions
-    "torchvision/resnet10",
-    "torchvision/fpn_backbone",  # returns an OrderedDict of maps
+    "torchvision/fpn_backbone",  # a ResNet; returns an OrderedDict of maps
     "timm/tf_mobilenetv3_small_minimal_100",  # Conv2dSame, depthwise
     "transformers/ConvNext",  # returns a ModelOutput
     "smp/Unet",
     "monai/UNet",
     "diffusers/UNet2DModel",  # takes a timestep, too
+    "kornia/KeyNet",  # its first convolution sees no image
 )
 DONE = ("convert", "train", "channels_last", "state_dict", "revert", "calibrate", "explain", "export")
 
