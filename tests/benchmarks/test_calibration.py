@@ -75,7 +75,10 @@ def test_what_fine_tuning_gains_is_paired_by_seed(script):
 
 
 @calibration
-@pytest.mark.parametrize(("record", "part"), [("calibration", "corrections"), ("calibration-h200", "fine_tuning")])
+@pytest.mark.parametrize(
+    ("record", "part"),
+    [("calibration", "corrections"), ("calibration-h200", "fine_tuning"), ("calibration", "few_images")],
+)
 def test_the_page_quotes_the_records(script, record, part):
     rows = json.loads((ROOT / "results" / "bench" / f"{record}.json").read_text())[part]
     assert script.TABLES[part](rows).markdown() in PAGE

@@ -587,6 +587,15 @@ def test_complex_numbers_and_one_number_an_image_are_compared(answer):
     assert distance(fitted) < 0.9 * distance(matched) < distance(converted)
 
 
+def test_one_number_for_a_batch_is_compared():
+    plain = Answering(lambda x: x.square().mean())
+    converted = convert(plain)
+    calibrated = calibrate(converted, IMAGES, steps=3)
+    with torch.no_grad():
+        before, after = ((network(IMAGES) - plain(IMAGES)).abs() for network in (converted, calibrated))
+    assert after < 0.5 * before
+
+
 # The loss
 
 
@@ -767,10 +776,23 @@ def test_inference_mode_changes_nothing(inplace):
     assert not same_state(pieces, convert(normalised()))
 
 
+class Counting(nn.Module):
+    """Changes whenever it is called, in evaluation too."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x
+
+
 @pytest.mark.parametrize("norm", [parametrizations.spectral_norm, nn.utils.spectral_norm])
 def test_the_networks_given_stay_bit_for_bit(norm):
     torch.manual_seed(7)
-    plain = nn.Sequential(norm(nn.Conv2d(2, 6, 3)), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3)).train()
+    conv = norm(nn.Conv2d(2, 6, 3))
+    plain = nn.Sequential(Counting(), conv, nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3)).train()
     converted, reference = convert(plain), copy.deepcopy(plain)
     before = [copy.deepcopy(each.state_dict()) for each in (converted, reference)]
     calibrate(converted, IMAGES, reference=reference, steps=3)

@@ -376,7 +376,7 @@ def test_a_converted_network_trains():
         ({"antialias": "no"}, TypeError, "`antialias` must be True or False, got 'no'"),
         ({"first": True}, TypeError, "`first` must be an integer or None, got True"),
         ({"inplace": "no"}, TypeError, "`inplace` must be True or False, got 'no'"),
-        ({"where": ["first"]}, TypeError, "`where` must be a function of a name and a layer, got list"),
+        ({"where": []}, TypeError, "`where` must be a function of a name and a layer, got list"),
         (
             {"exclude": "*"},
             ValueError,
@@ -439,12 +439,29 @@ class DoubledConv1d(nn.Conv1d):
         return super().forward(2 * x)
 
 
+class DoubledConv3d(nn.Conv3d):
+    def forward(self, x):
+        return super().forward(2 * x)
+
+
 def test_a_subclass_for_signals_keeps_what_it_does_to_its_input():
     layer, signal = DoubledConv1d(2, 3, 3), torch.rand(2, 2, 15)
     converted = convert(layer, scales=(1, 2))
     assert isinstance(converted, SIConv1d)
     torch.testing.assert_close(converted(signal), si_conv1d(2 * signal, layer.weight, layer.bias, scales=(1, 2)))
     assert torch.equal(revert(converted)(signal), layer(signal))
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "shape"),
+    [(DoubledConv1d, si_conv1d, (2, 2, 15)), (DoubledConv3d, si_conv3d, (1, 2, 5, 6, 7))],
+)
+def test_a_symbolic_trace_keeps_the_call_of_a_subclass_for_signals_or_volumes_whole(kind, function, shape):
+    converted, batch = convert(nn.Sequential(kind(2, 3, 3), nn.ReLU()), scales=(1, 2)), torch.rand(shape)
+    traced = torch.fx.symbolic_trace(converted)
+    assert [node.target for node in traced.graph.nodes].count(function) == 1
+    weight, bias = converted[0].weight, converted[0].bias
+    torch.testing.assert_close(traced(batch), function(2 * batch, weight, bias, scales=(1, 2)).relu())
 
 
 def test_converting_again_keeps_antialias_unless_it_is_given():

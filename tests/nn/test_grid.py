@@ -26,6 +26,7 @@ GRIDS = {
     "down and up": (nn.Sequential(nn.Conv2d(2, 3, 2, 2), nn.ConvTranspose2d(3, 3, 2, 2)), (1, 0)),
     "down and up by 3": (nn.Sequential(nn.Conv2d(2, 3, 3, 3), nn.Upsample(scale_factor=3)), (1, 0)),
     "stride of 63": (nn.Conv2d(2, 3, 3, 63), (63, 1)),
+    "stride of 128": (nn.Conv2d(2, 3, 3, 128, 1), (128, 0)),
     "BatchNorm in training": (nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3)), (1, 0)),
     "BatchNorm that counts": (nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=None)), (1, 1)),
     "half precision": (nn.Conv2d(2, 3, 3).half(), (1, 1)),

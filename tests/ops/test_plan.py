@@ -126,8 +126,10 @@ def test_a_band_exceeds_its_budget_only_if_it_is_a_single_row(gpu):
         assert canvas.elements(signature) <= 2 * 2500 or height == 1  # rows that two bands read are read twice
 
 
-def test_shared_canvases_hold_all_levels_one_below_the_other():
-    signature = make_signature((16, 13, 11), (4, 16, 3, 3), stride=2, padding=1, scales=(0.6, 1, 1.4, 2))
+@pytest.mark.parametrize("scales", [(0.6, 1, 1.4, 2), (2, 1, 1.4, 0.6)], ids=["widest last", "narrowest last"])
+def test_shared_canvases_hold_all_levels_one_below_the_other(scales):
+    """Scale 2 is the widest: output p reads its 11 responses at 2·p + 0.25, up to 10.25, so their 23 columns."""
+    signature = make_signature((16, 13, 11), (4, 16, 3, 3), stride=2, padding=1, scales=scales)
     plan = make_plan(signature, False, 2, True, "dense", EVERYTHING_SHARED)
     (canvas,) = plan.canvases
     assert plan.identity is None
@@ -141,7 +143,7 @@ def test_shared_canvases_hold_all_levels_one_below_the_other():
         response_end = strip.response_top + strip.align[0].length
     assert end <= canvas.size[0]
     assert response_end <= canvas.response[0]
-    assert canvas.size[1] == max(len(strip.sample[1]) for strip in canvas.strips)
+    assert (canvas.size[1], canvas.response[1]) == (23, 11)
 
 
 def test_levels_about_as_wide_share_a_canvas_on_a_gpu_and_none_does_on_a_cpu():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from scaleconv import SIConv2d, si_conv2d
+from scaleconv import SIConv2d, si_conv2d, si_conv3d
 from scaleconv.ops.plan import make_plan
 from scaleconv.ops.signature import Signature, check_scales, check_si_call
 from scaleconv.ops.ti_conv import _check_once
@@ -114,6 +114,18 @@ def test_a_stride_longer_than_every_level_costs_nothing(stride):
     assert max(max(canvas.size) for canvas in canvases) < 1000
 
 
+@pytest.mark.parametrize("long", [0, 1])
+@pytest.mark.parametrize("function", [si_conv2d, si_conv3d])
+def test_a_long_stride_is_not_shortened_where_one_axis_alone_takes_several_steps(function, long):
+    """Pixel 100 · p is output p: 0, 100, 200."""
+    axes = 2 if function is si_conv2d else 3
+    shape, stride = [1] * axes, [1] * axes
+    shape[long], stride[long] = 201, 100
+    images = torch.arange(201.0).view(1, 1, *shape)
+    found = function(images, torch.ones(1, 1, *[1] * axes), stride=stride, scales=(1,))
+    assert found.flatten().tolist() == [0, 100, 200]
+
+
 EQUAL_TO_RIGHT_ONES = {
     "whole fractions": ({"stride": (1.0, 1.0)}, {"stride": (1, 1)}, "`stride` must be an integer or a pair"),
     "a boolean pad": ({"padding": (True, 1)}, {"padding": (1, 1)}, "`padding` must be an integer or a pair"),
@@ -183,7 +195,7 @@ def test_as_many_scales_as_a_byte_can_name_and_the_largest_are_accepted():
         {"stride": np.int64(2), "groups": np.int32(2)},
         {"stride": (np.int64(2), 2), "padding": np.uint8(0)},
         {"stride": [2], "padding": (0,), "dilation": [1]},
-        {"stride": np.array(2)},
+        {"stride": np.array(2), "groups": np.array(2)},
     ],
     ids=str,
 )

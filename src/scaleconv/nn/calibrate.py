@@ -127,7 +127,7 @@ class Examples:
     def drawn(self, size: int, draws: torch.Generator) -> Any:
         """A batch of the images to fit, drawn at random."""
         places = torch.randint(len(self.fitted), (size,), generator=draws, device="cpu").tolist()
-        return self.batches([self.fitted[place] for place in places[: len(self.fitted)]], size)[0]
+        return self.batches([self.fitted[place] for place in places], size)[0]
 
 
 def _gather(images: Any, batch: int, call: Call | None) -> Examples:
@@ -266,7 +266,6 @@ def _compare(pair: Pair, batch: Any, fitting: bool = False) -> tuple[Tensor, Ten
         shapes = f"{tuple(found.shape)}, not {tuple(expected.shape)}"
         raise ValueError(f"`model` must answer in the shape of the plain network, got {shapes}: give another `call`")
     expected, found = (torch.view_as_real(each) if each.is_complex() else each for each in (expected, found))
-    expected, found = (each.reshape(-1, 1) if each.ndim < 2 else each for each in (expected, found))
     dims = [dim for dim in range(found.ndim) if dim != 1]
     return layers, _loss(found - expected, _units(expected, dims), dims)
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 Pair = tuple[float, float]
 Grid = tuple[Pair, Pair]  # stride and offset, each (height, width)
 PROBED = 1024  # pixels of the first image that a module is asked about; more than most receptive fields
-LARGEST_STRIDE = 64
+LARGEST_STRIDE = 256  # of the coarsest maps of a feature pyramid it is 128
 
 
 def find_grids(module: nn.Module, channels: int) -> list[Grid]:
