@@ -283,3 +283,10 @@ def test_without_classes_no_prediction_is_compared():
     message = r"got shape \(5, 12, 11\) \(give `call`: a map \(N, H, W\) becomes one by unsqueeze\(1\)\)"
     with pytest.raises(ValueError, match=message):
         check_scale(Depth((12, 11)), IMAGES, scales=[1])
+
+
+def test_signals_and_volumes_are_refused_as_what_they_are():
+    for make, found in ((nn.Conv1d, "SIConv1d"), (nn.Conv3d, "SIConv3d")):
+        network = convert(nn.Sequential(make(1, 2, 3)))
+        with pytest.raises(ValueError, match=f"must hold an SIConv2d: it holds {found}, and this is for images"):
+            winners(network, torch.rand(1, 1, 8, 8))

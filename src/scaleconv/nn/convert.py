@@ -334,7 +334,7 @@ def why_no_gain(name: str, layer: Plain, sizes: SizesOfMaps) -> str | None:
     if isinstance(layer, ScaleInvariantLayer):
         return None
     if max(layer.kernel_size) == 1:
-        return f"{_by(layer.kernel_size)} kernel"
+        return f"{_by(layer.kernel_size)} kernel" if len(layer.kernel_size) > 1 else "kernel of length 1"
     if any(part.startswith("lora_") for part in name.split(".")):
         return "adapter of another layer"
     if all(stride >= kernel for stride, kernel in zip(layer.stride, layer.kernel_size, strict=True)):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .layers import SIConv2d
+from .layers import SIConv1d, SIConv2d, SIConv3d
 
 Call = Callable[[Any, Any], Any]  # of the model and a batch; returns the tensor to look at
 Path = tuple[Any, ...]  # keys, one inside the other
@@ -38,7 +38,9 @@ def find_layers(model: nn.Module) -> dict[str, SIConv2d]:
     check_module(model)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, SIConv2d)}
     if not layers:
-        raise ValueError(f"`model` (={type(model).__name__}) must hold an SIConv2d: convert it first")
+        other = next((each for each in model.modules() if isinstance(each, SIConv1d | SIConv3d)), None)
+        remedy = "convert it first" if other is None else f"it holds {type(other).__name__}, and this is for images"
+        raise ValueError(f"`model` (={type(model).__name__}) must hold an SIConv2d: {remedy}")
     return layers
 
 
