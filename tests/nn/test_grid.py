@@ -1,6 +1,7 @@
 """The grid of a module is found from the sizes of its answers, or has to be given."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -68,6 +69,17 @@ def test_a_module_that_stands_under_several_names_keeps_its_weights():
     assert module[0] is module[2] is module.stem
     assert module[3].weight is module[0].weight
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+class Warns(nn.Module):
+    def forward(self, x):
+        warnings.warn("as reentrant checkpointing does without gradients", stacklevel=1)
+        return x
+
+
+def test_finding_the_grid_warns_of_nothing():
+    """Warnings are errors in this suite."""
+    assert find_grids(Warns(), 2) == [((1, 1), (0, 0))]
 
 
 class Strides(nn.Module):

@@ -1,6 +1,7 @@
 """The grids of a module with map output, their total strides and the centres of their first outputs, from sizes."""
 
 import copy
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -74,7 +75,8 @@ def find_grids(module: nn.Module, channels: int) -> list[Grid]:
 
 def _map_sizes(module: nn.Module, channels: int, length: int) -> list[tuple[int, int]]:
     """(height, width) of the maps that a module without data answers to a square image."""
-    with _disable_current_modes(), torch.no_grad():
+    with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is not what the user runs
         answer = module(torch.empty((1, channels, length, length), device="meta"))
     shapes = [leaf.shape for leaf in tree_leaves(answer) if isinstance(leaf, Tensor) and leaf.ndim == 4]
     return [(int(shape[2]), int(shape[3])) for shape in shapes]
