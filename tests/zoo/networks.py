@@ -31,7 +31,6 @@ class Entry:
         call: how to call it, where it takes or returns more than a tensor.
         include: the layers to convert; patch embeddings are converted only where they are named.
         without: steps that do not apply, each with the reason.
-        onnx: whether it is small enough to be exported to ONNX here.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Entry:
     call: Call | None = None
     include: str = "*"
     without: dict[str, str] = field(default_factory=dict)
-    onnx: bool = False
 
     @property
     def library(self):
@@ -177,7 +175,7 @@ def _():
     return models.DenseNet(growth_rate=8, block_config=(2, 2, 2, 2), num_init_features=16, num_classes=10)
 
 
-@network("torchvision/convnext", onnx=True)
+@network("torchvision/convnext")
 def _():
     convnext = import_module("torchvision.models.convnext")
     blocks = [convnext.CNBlockConfig(*block) for block in ((16, 32, 1), (32, 64, 1), (64, None, 1))]
@@ -190,7 +188,7 @@ network("torchvision/inception_v3", size=(3, 96, 96))(
 )
 
 
-@network("torchvision/vit", include="conv_proj", onnx=True)
+@network("torchvision/vit", include="conv_proj")
 def _():
     models = import_module("torchvision.models")
     return models.VisionTransformer(64, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=10)
@@ -308,7 +306,7 @@ network("transformers/ResNet", call=get("logits"))(
         num_labels=5,
     )
 )
-network("transformers/ConvNext", call=get("logits"), onnx=True)(
+network("transformers/ConvNext", call=get("logits"))(
     from_transformers(
         "ConvNextForImageClassification", "ConvNextConfig", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]
     )
@@ -440,7 +438,7 @@ def from_monai(name, **options):
 
 _in_out = {"in_channels": 1, "out_channels": 3}
 _unet = {**_in_out, "channels": (8, 16, 32), "strides": (2, 2), "num_res_units": 1}
-network("monai/UNet", size=(1, 64, 64), onnx=True)(
+network("monai/UNet", size=(1, 64, 64))(
     from_monai("UNet", spatial_dims=2, **_in_out, channels=(8, 16), strides=(2,), num_res_units=1)
 )
 network("monai/BasicUNet", size=(1, 64, 64))(
@@ -552,7 +550,7 @@ def from_kornia(name, **options):
 
 network("kornia/HardNet", size=(1, 32, 32))(from_kornia("HardNet", pretrained=False))
 network("kornia/HyNet", size=(1, 32, 32))(from_kornia("HyNet", pretrained=False))
-network("kornia/KeyNet", size=(1, 64, 64), onnx=True)(from_kornia("KeyNet", pretrained=False))
+network("kornia/KeyNet", size=(1, 64, 64))(from_kornia("KeyNet", pretrained=False))
 
 
 def call_disk(model, batch):
