@@ -25,7 +25,7 @@ $(TESTABLE): $(STAMP)
 	$(BIN)/python $(PIP) -e '.[test]'
 	touch $@
 
-# Libraries of networks that the tests convert: 370 MB in half a minute. Torch is pinned, so that pip keeps what is there.
+# Libraries of networks that the tests convert. Torch is pinned, so that pip keeps what is there.
 $(ZOO): $(TESTABLE)
 	$(BIN)/python $(PIP) -e '.[zoo]'
 	touch $@

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from helpers.loops import random
 from helpers.tolerance import assert_close
 from scaleconv import ScaleInvariant
+from scaleconv.nn.level_norms import training_norms
 
 SCALES = (0.6, 1.0, 1.7)
 
@@ -214,3 +215,17 @@ def test_statistics_of_half_precision_are_taken_in_float32():
     mean, variance = exact.mean((0, 2, 3), True), exact.var((0, 2, 3), keepdim=True, unbiased=False)
     expected = sum(((each - mean) / (variance + 1e-5).sqrt()).pow(3).mean((2, 3)) / 2 for each in (exact, level))
     assert (output - expected).abs().max() < 0.06
+
+
+def test_statistics_that_processes_share_are_refused_at_levels_of_several_sizes(monkeypatch):
+    """They are computed by another function than `batch_norm`; one process alone uses that."""
+    module, images = nn.Sequential(nn.SyncBatchNorm(2), nn.ReLU()).double(), random(3, 2, 9, 8)
+    assert ScaleInvariant(module, (1, 2))(images).shape == images.shape
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for processes, refused in ((1, False), (2, True)):
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda processes=processes: processes)
+        if refused:
+            with pytest.raises(ValueError, match=r"must not hold a SyncBatchNorm .* norm=\"level\""):
+                training_norms(module)
+        else:
+            assert len(training_norms(module)) == 1

@@ -24,7 +24,7 @@ from ..nn.observe import (
     images_of,
     winner_of,
 )
-from ..nn.rerouted import Reroute
+from ..nn.rerouted import Reroute, arguments_of
 from ..ops.levels import level_size, rescale
 from ..table import Table
 from .pictures import (
@@ -272,17 +272,10 @@ def _convolution(layer: SIConv2d, given: Tensor) -> tuple[Any, ...]:
     """What the layer gives to `conv2d`, once its forward has prepared input and weight, as timm's `StdConv2d` does."""
     calls: list[tuple[Any, ...]] = []
 
-    def record(
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Tensor:
-        calls.append((input, weight, bias, _pair(stride), padding, _pair(dilation), groups))
-        return nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    def record(*args: Any, **kwargs: Any) -> Tensor:
+        images, weight, bias, stride, padding, dilation, groups = arguments_of(*args, **kwargs)
+        calls.append((images, weight, bias, _pair(stride), padding, _pair(dilation), groups))
+        return nn.functional.conv2d(*args, **kwargs)
 
     plain_type = getattr(layer, "plain_type", None)
     with Reroute(record):

@@ -14,7 +14,7 @@ from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import revert, skipped
 from ..nn.layers import SIConv2d, TIConv2d
 from ..nn.observe import Call, check_call, check_module, evaluating, find_path, hooked, images_of, run
-from ..nn.rerouted import Reroute
+from ..nn.rerouted import Reroute, arguments_of
 from ..ops.checks import check_count
 from ..ops.macs import macs
 from ..table import Table
@@ -194,18 +194,11 @@ def _calls(plain: nn.Module, names: Sequence[str], forward: Callable[[], Any]) -
     def leave(*_: Any) -> None:
         entered.pop()
 
-    def convolution(
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Tensor:
-        if entered and not input.is_meta:  # as where a pyramid looks for its grid
-            calls[entered[-1]].append((tuple(input.shape), tuple(weight.shape), stride, padding, dilation, groups))
-        return nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    def convolution(*args: Any, **kwargs: Any) -> Tensor:
+        images, weight, _, *settings = arguments_of(*args, **kwargs)
+        if entered and not images.is_meta:  # as where a pyramid looks for its grid
+            calls[entered[-1]].append((tuple(images.shape), tuple(weight.shape), *settings))
+        return nn.functional.conv2d(*args, **kwargs)
 
     handles = []
     for name in names:

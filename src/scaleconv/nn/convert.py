@@ -8,7 +8,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
@@ -30,66 +30,29 @@ Conversion = Mapping[str, Mapping[str, Any]]
 SizesOfMaps = Mapping[str, tuple[int, ...]]
 
 
+class Options(TypedDict, total=False):
+    """The keywords of `convert`, for its static types."""
+
+    include: Patterns
+    exclude: Patterns
+    first: int | None
+    scales: Scales
+    antialias: bool | None
+    where: Where | None
+    like: Conversion | nn.Module | None
+    images: Any
+    call: Call | None
+    inplace: bool
+
+
 @overload
-def convert(
-    model: nn.Conv1d,
-    *,
-    include: Patterns = ...,
-    exclude: Patterns = ...,
-    first: int | None = ...,
-    scales: Scales = ...,
-    antialias: bool | None = ...,
-    where: Where | None = ...,
-    like: Conversion | nn.Module | None = ...,
-    images: Any = ...,
-    call: Call | None = ...,
-    inplace: bool = ...,
-) -> SIConv1d: ...
+def convert(model: nn.Conv1d, **options: Unpack[Options]) -> SIConv1d: ...
 @overload
-def convert(
-    model: nn.Conv2d,
-    *,
-    include: Patterns = ...,
-    exclude: Patterns = ...,
-    first: int | None = ...,
-    scales: Scales = ...,
-    antialias: bool | None = ...,
-    where: Where | None = ...,
-    like: Conversion | nn.Module | None = ...,
-    images: Any = ...,
-    call: Call | None = ...,
-    inplace: bool = ...,
-) -> SIConv2d: ...
+def convert(model: nn.Conv2d, **options: Unpack[Options]) -> SIConv2d: ...
 @overload
-def convert(
-    model: nn.Conv3d,
-    *,
-    include: Patterns = ...,
-    exclude: Patterns = ...,
-    first: int | None = ...,
-    scales: Scales = ...,
-    antialias: bool | None = ...,
-    where: Where | None = ...,
-    like: Conversion | nn.Module | None = ...,
-    images: Any = ...,
-    call: Call | None = ...,
-    inplace: bool = ...,
-) -> SIConv3d: ...
+def convert(model: nn.Conv3d, **options: Unpack[Options]) -> SIConv3d: ...
 @overload
-def convert(
-    model: Network,
-    *,
-    include: Patterns = ...,
-    exclude: Patterns = ...,
-    first: int | None = ...,
-    scales: Scales = ...,
-    antialias: bool | None = ...,
-    where: Where | None = ...,
-    like: Conversion | nn.Module | None = ...,
-    images: Any = ...,
-    call: Call | None = ...,
-    inplace: bool = ...,
-) -> Network: ...
+def convert(model: Network, **options: Unpack[Options]) -> Network: ...
 def convert(
     model: nn.Module,
     *,

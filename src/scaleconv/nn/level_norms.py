@@ -28,9 +28,14 @@ def training_norms(module: nn.Module) -> list[_BatchNorm]:
     """
     norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
     norms = [norm for norm in norms if norm.training and norm.running_mean is not None]
-    if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms) and torch.distributed.is_initialized():
+    if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms) and _several_processes():
         raise ValueError(f"`module` must not hold a SyncBatchNorm in training at levels of several sizes: {INSTEAD}")
     return norms
+
+
+def _several_processes() -> bool:
+    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return ready and torch.distributed.get_world_size() > 1
 
 
 class Pass:

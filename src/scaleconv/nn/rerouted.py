@@ -30,6 +30,27 @@ for name in ("si_conv1d", "si_conv2d", "si_conv3d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole
 
 
+USUAL = {
+    "bias": None,
+    "stride": 1,
+    "padding": 0,
+    "dilation": 1,
+    "groups": 1,
+}  # what a convolution may be called without
+
+
+def arguments_of(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """The arguments of a call of `conv2d` in their order, those that were left out too.
+
+    Example:
+        >>> arguments_of("input", "weight", padding=1)
+        ('input', 'weight', None, 1, 1, 1, 1)
+    """
+    names = ("input", "weight", *USUAL)
+    given = {**USUAL, **dict(zip(names, args, strict=False)), **kwargs}
+    return tuple(given[name] for name in names)
+
+
 class Reroute(TorchFunctionMode):
     """While it is entered, another function is called in place of PyTorch's convolution over so many axes."""
 
