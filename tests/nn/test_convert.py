@@ -546,6 +546,8 @@ def test_methods_that_would_fold_a_layer_refuse_until_it_is_reverted():
     with pytest.raises(RuntimeError, match="`reparameterize` of Branches would fold a scale-invariant layer"):
         converted[0].reparameterize()
     assert converted[0].fuse(3) == 3
+    beside = convert(nn.Sequential(Branches(), nn.Conv2d(3, 3, 3)), include="1")
+    assert beside[0].reparameterize().shape == (3, 3, 3, 3)  # it holds no scale-invariant layer
     assert network[0].reparameterize().shape == (3, 3, 3, 3)
     assert revert(converted)[0].reparameterize().shape == (3, 3, 3, 3)
     assert "reparameterize" not in vars(revert(converted)[0])

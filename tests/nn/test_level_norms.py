@@ -141,6 +141,21 @@ def test_activation_checkpointing_gives_the_gradients_of_the_network_without_it(
         assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_second_backward_pass_of_checkpoints_gives_the_same_gradients_once_more(reentrant):
+    images = random(3, 2, 16, 14).requires_grad_()
+    pyramid = ScaleInvariant(Checkpointed(blocks(), reentrant), SCALES, stride=1, offset=2)
+    loss, found = pyramid(images).square().sum(), []
+    for _ in range(2):
+        pyramid.zero_grad()
+        images.grad = None
+        loss.backward(retain_graph=True)
+        assert type(images.grad) is torch.Tensor
+        found.append([images.grad, *(parameter.grad for parameter in pyramid.parameters())])
+    for first, second in zip(*found, strict=True):
+        assert_close(first, second)
+
+
 class Skipping(nn.Module):
     """Leaves out its first norm where the image is small."""
 
