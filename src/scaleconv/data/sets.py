@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from .appearance import shift, smooth
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from ..data.atomic import refuse_pipes
-from .parsing import brief
-from .records import Epoch, checksum, from_columns, to_columns, writing
+from .records import Columns, Epoch, checksum, writing
+from .settings import brief, read
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -37,22 +38,22 @@ class Checkpoint:
     history: list[Epoch]
     tensors: dict[str, Tensor]
 
-    @property
-    def epoch(self) -> int:
-        """How many epochs are done."""
-        return len(self.history)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """A checkpoint as the bytes of its file."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    header = {
+        "run": json.dumps(checkpoint.run),
+        "history": msgspec.json.encode(Columns.of(checkpoint.history)).decode(),
+    }
+    return save(tensors, metadata={**header, "checksum": _checksum(header, tensors)})
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, whole or not at all."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
-    header = {
-        "epoch": json.dumps(checkpoint.epoch),
-        "run": json.dumps(checkpoint.run),
-        "history": json.dumps(to_columns(checkpoint.history)),
-    }
     with writing(path) as part:
-        part.write_bytes(save(tensors, metadata={**header, "checksum": _checksum(header, tensors)}))
+        part.write_bytes(encode_checkpoint(checkpoint))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -70,13 +71,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if header.pop("checksum", None) != _checksum(header, tensors):
             raise ValueError("its checksum does not agree with its content")
-        epoch, run, history = (json.loads(header[key]) for key in ("epoch", "run", "history"))
+        run = json.loads(header["run"])
         if not isinstance(run, dict):
             raise ValueError(f"`run` must be a table, got {run!r}")
-        found = Checkpoint(run, from_columns(history), tensors)
-        if epoch != found.epoch:
-            raise ValueError(f"`epoch` (={epoch}) must be the {found.epoch} epochs of its history")
-        return found
+        return Checkpoint(run, read(Columns, json.loads(header["history"]), "its history").history(), tensors)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} is not a whole checkpoint ({brief(error)}): delete it to start this run again"
@@ -100,7 +98,7 @@ def read_checkpoint(path: Path, run: dict[str, Any]) -> Checkpoint:
     return found
 
 
-def check_shapes(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor | None]) -> None:
+def check_shapes(path: Path | str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor | None]) -> None:
     """Refuse tensors of a file that do not fit: copying would silently repeat the small ones, and round others."""
     for name in sorted({*found, *wanted}):
         right, got = (_layout(tensors.get(name)) for tensors in (wanted, found))
@@ -140,7 +138,7 @@ def _layout(tensor: Tensor | None) -> tuple[Any, Any]:
     return (None, None) if tensor is None else (tuple(tensor.shape), tensor.dtype)
 
 
-def check_settings(path: Path, before: Any, now: Any) -> None:
+def check_settings(path: Path | str, before: Any, now: Any) -> None:
     """Refuse a record that was made with other settings than those of now, since the two cannot be compared."""
     if before != now:
         raise ValueError(

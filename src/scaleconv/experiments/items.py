@@ -1,9 +1,8 @@
-"""Reads an item's TOML file into its dataclass.
+"""What is run: an item is a set of points, each with its own settings; at every point every method is run on every fold.
 
 Every file in `configs/` is an item, named after the file. It holds the paper's protocol; its `[presets.*]` tables
 change what they name. `base` names an item whose settings it takes over. `[[points]]` change settings once more, each
-for itself. The overrides of the command line come last and reach every point. A key that no dataclass has is an error,
-and so is a value of the wrong kind.
+for itself. The overrides of the command line come last and reach every point. `compare` makes an item of its own.
 
 Two keys are for this module only: `order`, the item's place among the others, and `search = true` for an item that
 compares settings or readings of the paper, and is not run with all.
@@ -12,26 +11,160 @@ compares settings or readings of the paper, and is not run with all.
 import copy
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, Literal, Protocol
 
-from .config import Settings
-from .experiment import Experiment, Item
-from .parsing import brief, build
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-SECTIONS = tuple(field.name for field in fields(Settings))
+from ..models import UNSUPERVISED
+from ..models.networks import check_network
+from .methods import METHODS, TITLES, settings_of
+from .settings import SECTIONS, DigitData, Seed, Settings, brief, read, task_of
+
+MOST_DRAWS = 10**6  # folds where each is a draw of its own
 TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
 LAST = 1000  # the place of an item that names none
-TomlTable = dict[str, Any]
+Table = dict[str, Any]
 
-# Items that are no `Experiment`: the class that their file is read into.
+
+class Point(Struct, frozen=True, forbid_unknown_fields=True):
+    """One value of what an experiment varies.
+
+    Attributes:
+        settings: of its runs.
+        name: goes into file names; empty for the only point of a table.
+        x: its position on the axis.
+        label: shown instead of x.
+    """
+
+    settings: Settings
+    name: str = ""
+    x: float | None = None
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9.]*", self.name):
+            raise ValueError(f"`name` of a point must be of small letters, digits and dots, got {self.name!r}")
+
+    @property
+    def title(self) -> str:
+        return self.label or ("" if self.x is None else f"{self.x:g}")
+
+
+class FigureSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Axes of an item's figure and table; `kind` is `lines`, or `bars` where x is no quantity."""
+
+    x: str = ""
+    y: str = "test error (%)"
+    kind: Literal["lines", "bars"] = "lines"
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Item(Protocol):
+    """What every item has, whether it trains networks (`Experiment`) or times a layer (`CostStudy`)."""
+
+    @property
+    def item(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def claim(self) -> str: ...
+    @property
+    def checks(self) -> tuple[str, ...]: ...
+    @property
+    def paper(self) -> dict[str, tuple[float, ...]]: ...
+
+
+class Experiment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One item under one preset.
+
+    Attributes:
+        item, preset: the file and the preset the settings come from.
+        title: heading of its table and figure.
+        models: methods, by name.
+        baseline: the method the others are compared with.
+        folds: the repeats: sets of the digits, or draws of them.
+        points: what is varied, one group of runs each.
+        claim: what the paper says about it, in a sentence.
+        checks: which claims are checked against the records: names in `claims.py`.
+        seed: of the weights and of the order of the images, shared by all methods.
+        seeds: more than one, in place of `seed`: all methods are run with the first, then with the second.
+        reuse: items whose trained networks are used where settings, fold and seed are the same.
+        figure: axes.
+        paper: the paper's numbers: mean and, if given, standard deviation for each method, others by name.
+    """
+
+    item: str
+    preset: str
+    title: str
+    models: tuple[str, ...]
+    baseline: str
+    folds: tuple[int, ...]
+    points: tuple[Point, ...]
+    claim: str = ""
+    checks: tuple[str, ...] = ()
+    seed: Seed = 0
+    seeds: tuple[Seed, ...] = ()
+    reuse: tuple[str, ...] = ()
+    figure: FigureSettings = FigureSettings()
+    paper: dict[str, tuple[float, ...]] = {}
+
+    def __post_init__(self) -> None:
+        for key, name in [*(("models", name) for name in self.models), ("baseline", self.baseline)]:
+            if name not in METHODS:
+                raise ValueError(f"`{key}` must be among {', '.join(TITLES)}, got {name!r}")
+        for key in ("models", "folds"):
+            check_list(key, getattr(self, key))
+        check_list("points", [point.name for point in self.points])
+        features = [name for name in self.models if name in UNSUPERVISED]
+        if features and any(point.settings.measure.kind for point in self.points):
+            raise ValueError(f"`models` must be networks where something is measured on them, got {features[0]!r}")
+        for point in self.points:
+            data = point.settings.data
+            for name in self.models:
+                if name not in UNSUPERVISED:
+                    network = settings_of(name, point.settings).network
+                    check_network(network.name, task_of(data), network.maps)
+                elif not isinstance(data, DigitData) or task_of(data) == "segmentation":
+                    raise ValueError(f"`models` must be networks on images other than digits, got {name!r}")
+            most = data.sets - 1 if isinstance(data, DigitData) and not data.test else MOST_DRAWS
+            if wrong := [fold for fold in self.folds if not 0 <= fold <= most]:
+                raise ValueError(f"`folds` must lie between 0 and {most}, got {wrong[0]}")
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the first point, for what is the same at all of them."""
+        return self.points[0].settings
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table of methods, as Table 1 is, and not a set of curves."""
+        return not self.points[0].name and not self.settings.measure.kind
+
+    def at_point(self, name: str | None) -> "Experiment":
+        """The same with one point only, the first if none is named."""
+        names = [point.name for point in self.points]
+        if name is not None and name not in names:
+            raise ValueError(f"`point` must be one of {', '.join(names) or 'none'} in {self.item}, got {name!r}")
+        return replace(self, points=(self.points[names.index(name) if name is not None else 0],))
+
+
+def check_list(name: str, values: Sequence[Any]) -> None:
+    """Refuse an empty list, and one that names something twice."""
+    if not values or len(set(values)) < len(values):
+        raise ValueError(f"`{name}` must name at least one, and none twice, got {list(values)}")
+
+
+# Items that are no `Experiment`: the type that their file is read into.
 STUDIES: dict[str, type[Any]] = {}
 
 
-def read_items(folder: Traversable) -> dict[str, TomlTable]:
+def read_items(folder: Traversable) -> dict[str, Table]:
     """All files, in the order in which items are run: the later ones use networks of the earlier ones."""
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
     files = {name.removesuffix(".toml"): _read_file(folder.joinpath(name)) for name in names}
@@ -45,18 +178,21 @@ def read_items(folder: Traversable) -> dict[str, TomlTable]:
     return dict(sorted(files.items(), key=lambda entry: (entry[1].get("order", LAST), entry[0])))
 
 
-def _read_file(file: Traversable) -> TomlTable:
-    """A file whose own keys, those that no dataclass has, are of their kinds."""
+class _Keys(Struct):
+    """The keys of a file that no item has."""
+
+    order: int = LAST
+    search: bool = False
+    base: str = ""
+    presets: dict[str, dict[str, Any]] = {}
+
+
+def _read_file(file: Traversable) -> Table:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file.name} is not valid TOML ({brief(error)})") from None
-    presets = table.get("presets", {})
-    if not (isinstance(presets, dict) and all(isinstance(preset, dict) for preset in presets.values())):
-        raise ValueError(f"`presets` in {file.name} must be tables by name, got {brief(presets)}")
-    for key, kind, default in (("order", int, LAST), ("base", str, "")):
-        if not isinstance(table.get(key, default), kind):
-            raise ValueError(f"`{key}` in {file.name} must be {kind.__name__}, got {brief(table[key])}")
+    read(_Keys, table, file.name)
     return table
 
 
@@ -72,7 +208,7 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
     The override `epochs` is of all that is trained, whatever the method.
 
     Returns:
-        An `Experiment`, or the class in `STUDIES`.
+        An `Experiment`, or the type in `STUDIES`.
 
     Raises:
         ValueError: an unknown item, preset or key, or a value of the wrong kind.
@@ -82,7 +218,7 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
     where = f"{item}.toml"
     if item in STUDIES:
         _merge(table, changes)
-        study: Item = build(STUDIES[item], {**table, "item": item, "preset": preset}, where)
+        study: Item = read(STUDIES[item], {**table, "item": item, "preset": preset}, where)
         return study
     if "epochs" in changes:
         epochs = changes.pop("epochs")
@@ -92,10 +228,10 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
         raise ValueError(f"`points` in {where} must be a list of tables, got {brief(points)}")
     _merge(table, changes)
     base = {section: table.pop(section, {}) for section in SECTIONS}
-    build(Settings, base, where)  # refused here, by name, rather than at each point
+    read(Settings, _with_source(base), where)  # refused here, by name, rather than at each point
     changed = {section: changes.get(section, {}) for section in SECTIONS}
     table["points"] = [_point(point, base, changed, where) for point in points]
-    return build(Experiment, {**table, "item": item, "preset": preset}, where)
+    return read(Experiment, {**table, "item": item, "preset": preset}, where)
 
 
 def load_experiment(item: str, preset: str = "paper", overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -106,12 +242,12 @@ def load_experiment(item: str, preset: str = "paper", overrides: Mapping[str, An
 
 
 def folder_name(item: str, preset: str) -> str:
-    """The folder of an item's records unless someone names another."""
+    """The name of an item's results unless someone names another."""
     return item if preset == "paper" else f"{item}-{preset}"
 
 
 def check_name(name: str) -> str:
-    """Refuse the name of a folder that would lie outside the directory of the results.
+    """Refuse a name of results that would lie outside their directory.
 
     Example:
         >>> check_name("table1-quick")
@@ -138,14 +274,14 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _with_preset(item: str, preset: str) -> TomlTable:
+def _with_preset(item: str, preset: str) -> Table:
     table, presets = _read(item)
     if preset not in presets:
         raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {item}.toml")
     return _merge(table, presets[preset])
 
 
-def _read(item: str) -> tuple[TomlTable, TomlTable]:
+def _read(item: str) -> tuple[Table, Table]:
     """A file and its presets, both on top of the settings of the item it is based on."""
     if item not in _FILES:
         raise ValueError(f"`item` must be one of {', '.join(ITEMS)}, got {item!r}")
@@ -158,29 +294,35 @@ def _read(item: str) -> tuple[TomlTable, TomlTable]:
     return _merge(_settings(base), table), inherited
 
 
-def _settings(table: TomlTable) -> TomlTable:
+def _settings(table: Table) -> Table:
     return {key: value for key, value in table.items() if key in SECTIONS}
 
 
-def _point(point: Any, base: TomlTable, changes: TomlTable, where: str) -> TomlTable:
+def _with_source(settings: Table) -> Table:
+    """Settings whose data names its source: digits, unless it is another."""
+    data = settings.get("data", {})
+    return {**settings, "data": {"source": "digits", **data}} if isinstance(data, Mapping) else settings
+
+
+def _point(point: Any, base: Table, changes: Table, where: str) -> Table:
     if not isinstance(point, Mapping) or not isinstance(point.get("set", {}), Mapping):
         raise ValueError(f"`points` in {where} must be tables with a table `set`, got {brief(point)}")
     settings = _merge(_merge(copy.deepcopy(base), _nested(point.get("set", {}))), changes)
-    return {**{key: value for key, value in point.items() if key != "set"}, "settings": settings}
+    return {**{key: value for key, value in point.items() if key != "set"}, "settings": _with_source(settings)}
 
 
-def _nested(flat: Mapping[str, Any]) -> TomlTable:
-    table: TomlTable = {}
+def _nested(flat: Mapping[str, Any]) -> Table:
+    table: Table = {}
     for key, value in flat.items():
         *parents, last = key.split(".")
-        change: TomlTable = {last: value}
+        change: Table = {last: value}
         for parent in reversed(parents):
             change = {parent: change}
         _merge(table, change)
     return table
 
 
-def _merge(table: TomlTable, change: Mapping[str, Any]) -> TomlTable:
+def _merge(table: Table, change: Mapping[str, Any]) -> Table:
     for key, value in change.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), dict):
             _merge(table[key], value)

@@ -1,30 +1,60 @@
 """What is measured on trained networks besides the test error.
 
-A measure is one function, registered under the name that `kind` of a file's `[measure]` section gives. It takes a run,
-its trained network and its digits, and returns series for the record. Each series becomes a panel of the figure with a
-line per model, unless `panels.py` arranges it otherwise. The mean of a series called `test_error` becomes the test
-error of the run.
-
-Here are errors at unfamiliar scales (figure 5a), the invariance of neurons (figure 3), and three measures that the
-paper does not have: which level wins, how equivariant features are, and how consistent predictions.
+A measure is one function, registered under the name that `kind` of a file's `[measure]` section gives. It takes what a
+run has left, a `Trained`, and returns series for the record. Each series becomes a panel of the figure with a line per
+method, unless `panels.py` arranges it otherwise. The mean of a series called `test_error` becomes the test error of the
+run.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data import make_scaled
+from ..data.rescale import rescale
 from ..metrics import equivariance_error, invariance_scores, top_mean
+from ..models import Classifier
 from ..nn import SIConv2d
-from ..nn.observe import hooked
-from .config import MEASURES
+from ..nn.observe import evaluating, hooked
 from .records import Series
-from .sgd import error_rate
-from .train import Run, RunDigits
+from .scores import Tally, by_size, score
+from .settings import MeasureSettings
+from .sources import FromFiles, InMemory, Source
 
-Measure = Callable[[Run, nn.Module, RunDigits], dict[str, Series]]
+BY_SCALE, BY_SIZE, IOU_BY_SCALE = "accuracy by scale", "accuracy by size", "mean IoU by scale"
+TEST_SCALES = (0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0)  # of images of your own
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run has left: what measures look at.
+
+    Attributes:
+        network: that counts, on its device.
+        untrained: makes the same network with the weights it began with.
+        source: its images.
+        settings: of the measure.
+        score: tests the network on examples, as the run's precision and processes want it.
+    """
+
+    network: Classifier
+    untrained: Callable[[], Classifier]
+    source: Source
+    settings: MeasureSettings
+    score: Callable[..., Tally]
+
+    def at_scale(self, scale: float) -> InMemory:
+        """The test images, of the number and size that the settings want, with their digits at one scale."""
+        found = self.source.at_scale(scale, self.settings.digits or None, self.settings.size or None)
+        if not isinstance(found, InMemory):
+            raise ValueError(f"`kind` must be accuracy for images of your own, got {self.settings.kind!r}")
+        return found
+
+
+Measure = Callable[[Trained], dict[str, Series]]
+MEASURES: dict[str, Measure] = {}
 
 
 def register(name: str) -> Callable[[Measure], Measure]:
@@ -39,76 +69,93 @@ def register(name: str) -> Callable[[Measure], Measure]:
     return add
 
 
-def check_measure(run: Run) -> None:
+def check_measure(settings: MeasureSettings, model: str, network: nn.Module) -> None:
     """Refuse what cannot be measured on the network of a run: before it is trained.
 
     Raises:
-        ValueError: the network has no layer of a name, or none that is scale-invariant where their winners are counted.
+        ValueError: there is no such measure; or the network has no layer of a name, or none that is scale-invariant
+            where their winners are counted.
     """
-    config = run.settings.measure
-    if not config.kind:
+    if not settings.kind:
         return
-    modules = dict(run.network().named_modules())
-    for layer in config.layers:
+    if settings.kind not in MEASURES:
+        raise ValueError(f"`measure.kind` must be one of {', '.join(MEASURES)}, got {settings.kind!r}")
+    modules = dict(network.named_modules())
+    for layer in settings.layers:
         if layer not in modules:
             known = ", ".join(filter(None, modules))
-            raise ValueError(f"`measure.layers` must be layers of {run.model} ({known}), got {layer!r}")
-    if config.kind == "winners" and not any(isinstance(module, SIConv2d) for module in modules.values()):
-        raise ValueError(f"`models` must have scale-invariant layers for winners, got {run.model!r}")
+            raise ValueError(f"`measure.layers` must be layers of {model} ({known}), got {layer!r}")
+    if settings.kind == "winners" and not any(isinstance(module, SIConv2d) for module in modules.values()):
+        raise ValueError(f"`models` must have scale-invariant layers for winners, got {model!r}")
 
 
-def measure(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
-    """Measure what the run's settings name on its trained network."""
-    found: dict[str, Series] = MEASURES[run.settings.measure.kind](run, network, digits)
+@register("accuracy")
+def _accuracy(trained: Trained) -> dict[str, Series]:
+    """Accuracy in percent at each of the scales, with masks also the mean IoU.
+
+    Where images had several sizes, also the accuracy by size at scale 1.
+    """
+    scales = list(trained.settings.scales)
+    tallies = {scale: trained.score(trained.network, trained.source.at_scale(scale, None, None)) for scale in scales}
+    found = {BY_SCALE: Series(scales, [100 - tally.error() for tally in tallies.values()])}
+    if trained.source.images.task == "segmentation":
+        found[IOU_BY_SCALE] = Series(scales, [tally.mean_iou() for tally in tallies.values()])
+    test = trained.source.test
+    if 1.0 in tallies and isinstance(test, FromFiles):
+        sides = [min(file.size) for file in test.files.files]
+        if len(set(sides)) > 1:
+            found[BY_SIZE] = Series(*by_size(tallies[1.0], sides))
     return found
 
 
 @register("test_scales")
-def _test_scales(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+def _test_scales(trained: Trained) -> dict[str, Series]:
     """The test error in percent with all test digits at one scale, for each of the scales."""
-    config = run.settings.measure
-    count, size = config.digits or None, config.size or None
-    errors = [error_rate(network, *digits.at_scale(scale, count, size)) for scale in config.scales]
-    return {"test_error": Series(list(config.scales), errors)}
+    scales = list(trained.settings.scales)
+    return {
+        "test_error": Series(scales, [trained.score(trained.network, trained.at_scale(s)).error() for s in scales])
+    }
 
 
 @register("invariance")
-def _invariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+def _invariance(trained: Trained) -> dict[str, Series]:
     """The mean score of the most invariant neurons of each layer, after training and before.
 
     What is rescaled are the test digits of MNIST-Scale, each already at its own scale, or the same digits at one scale.
     """
-    config = run.settings.measure
-    count = config.digits or None
-    images = digits.at_scale(config.digits_at, count)[0] if config.digits_at else digits.test[:count]
+    settings = trained.settings
+    test = trained.at_scale(settings.digits_at) if settings.digits_at else trained.source.test
+    images = test.tensors[0][: settings.digits or None]  # type: ignore[index]
 
-    def rescale(some: Tensor, factor: float) -> Tensor:
-        return make_scaled(digits.pixels(some), factor, digits.config.size, truncate="allow") - digits.mean
+    def rescaled(some: Tensor, factor: float) -> Tensor:
+        return rescale(some, factor, antialias=False, border="zeros")
 
+    layers = [f"network.{layer}" for layer in settings.layers]
     found = {}
-    for name, subject in (("trained", network), ("random", run.network().to(images.device))):
+    for name, subject in (("trained", trained.network), ("random", trained.untrained().to(images.device))):
         scores = invariance_scores(
-            subject, images, config.layers, rescale, config.scales, neuron=config.neuron, firing=config.firing
+            subject, images, layers, rescaled, settings.scales, neuron=settings.neuron, firing=settings.firing
         )
-        values = [top_mean(scores[layer], config.top) for layer in config.layers]
+        values = [top_mean(scores[layer], settings.top) for layer in layers]
         found[name] = Series([float(number) for number in range(1, len(values) + 1)], values)
     return found
 
 
 @register("winners")
 @torch.no_grad()
-def _winners(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+def _winners(trained: Trained) -> dict[str, Series]:
     """How often each level wins, in percent, against the true scale of the digits.
 
     Counted once per filter and image, at the position of the strongest response, if that exceeds the response to an
     empty image. On the empty background all levels tie.
     """
-    config = run.settings.measure
-    layers = {name: module for name, module in network.named_modules() if isinstance(module, SIConv2d)}
+    config, network = trained.settings, trained.network.eval()
+    modules = trained.network.network.named_modules()
+    layers = {name: module for name, module in modules if isinstance(module, SIConv2d)}
     counts = {name: [[0] * len(layer.scales) for _ in config.scales] for name, layer in layers.items()}
-    blank = _strongest(network, layers, digits.blank())
+    blank = _strongest(network, layers, torch.zeros_like(trained.at_scale(config.scales[0]).images[:1]))
     for index, scale in enumerate(config.scales):
-        for some in digits.at_scale(scale, config.digits or None)[0].split(500):
+        for some in trained.at_scale(scale).images.split(500):
             for name, (strength, winner) in _strongest(network, layers, some).items():
                 chosen = winner[strength > blank[name][0] + 1e-6]
                 votes = F.one_hot(chosen, len(layers[name].scales)).sum(0).tolist()
@@ -139,39 +186,41 @@ def _strongest(network: nn.Module, layers: dict[str, SIConv2d], images: Tensor) 
 
 
 @register("equivariance")
-def _equivariance(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
+def _equivariance(trained: Trained) -> dict[str, Series]:
     """The relative distance between features of rescaled digits and rescaled features, layer by layer."""
-    config = run.settings.measure
-    images, _ = digits.at_scale(1.0, config.digits or None)
+    config = trained.settings
+    images = trained.at_scale(1.0).images
+    names = {f"network.{layer}": layer for layer in config.layers}
     curves: dict[str, list[float]] = {layer: [] for layer in config.layers}
     for scale in config.scales:
-        rescaled, _ = digits.at_scale(scale, config.digits or None)
-        for layer, value in equivariance_error(network, images, rescaled, scale, config.layers, digits.blank()).items():
-            curves[layer].append(value)
+        rescaled, blank = trained.at_scale(scale).images, torch.zeros_like(images[:1])
+        for name, value in equivariance_error(trained.network, images, rescaled, scale, list(names), blank).items():
+            curves[names[name]].append(value)
     return {layer: Series(list(config.scales), values) for layer, values in curves.items()}
 
 
 @register("consistency")
 @torch.no_grad()
-def _consistency(run: Run, network: nn.Module, digits: RunDigits) -> dict[str, Series]:
-    """What a network answers to the same digits at each scale, against its answers at scale 1, in percent.
+def _consistency(trained: Trained) -> dict[str, Series]:
+    """The outputs of a network for the same digits at each scale, against those at scale 1, in percent.
 
     The share of digits with the same class; the share with the same class at this scale and all larger ones; and the
     distance of the output, relative to its norm.
     """
-    config = run.settings.measure
-    scales = sorted({*config.scales, 1.0}, reverse=True)
-    answers = {scale: _answers(network, digits.at_scale(scale, config.digits or None)[0]) for scale in scales}
-    there, always = answers[1.0], torch.ones(len(answers[1.0]), dtype=torch.bool, device=digits.test.device)
+    scales = sorted({*trained.settings.scales, 1.0}, reverse=True)
+    outputs = {scale: _outputs(trained.network, trained.at_scale(scale).images) for scale in scales}
+    there = outputs[1.0]
+    always = torch.ones(len(there), dtype=torch.bool, device=there.device)
     found: dict[str, list[float]] = {"same class": [], "same class at all scales so far": [], "distance": []}
     for scale in scales:
-        same = answers[scale].argmax(1) == there.argmax(1)
+        same = outputs[scale].argmax(1) == there.argmax(1)
         always &= same
         found["same class"].append(100 * float(same.float().mean()))
         found["same class at all scales so far"].append(100 * float(always.float().mean()))
-        found["distance"].append(100 * float((answers[scale] - there).norm() / there.norm()))
+        found["distance"].append(100 * float((outputs[scale] - there).norm() / there.norm()))
     return {name: Series(scales[::-1], values[::-1]) for name, values in found.items()}
 
 
-def _answers(network: nn.Module, images: Tensor) -> Tensor:
-    return torch.cat([network.eval()(some) for some in images.split(1000)])
+def _outputs(network: nn.Module, images: Tensor) -> Tensor:
+    with evaluating(network):
+        return torch.cat([network(some) for some in images.split(1000)])

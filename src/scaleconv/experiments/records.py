@@ -1,43 +1,35 @@
-"""One JSON file per finished run: the evidence behind every table and figure.
+"""Finished runs: the evidence behind every table and figure. One file for each item, a line of JSON for each run.
 
 A record says what was run (settings, seed, fold), where (versions, hardware, commit) and what came out (per epoch, and
-in the end). It is written whole or not at all. Floats are rounded to what is significant, the history is stored as
-columns, and a checksum covers everything. A file that was damaged, or that contradicts itself, is refused by name.
-
-Records of the first format (a list of epochs, no checksum) are still read.
+in the end). Floats are rounded to what is significant, the history is stored as columns, and a checksum covers
+everything. The file is written whole or not at all, by one process at a time, sorted. A line that was damaged, or that
+contradicts itself, is refused by its number.
 """
 
 import hashlib
-import json
 import math
 import os
-import platform
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
+import msgspec
+from filelock import FileLock
+from msgspec import Struct
 
 from ..data.atomic import atomic_path
-from .config import TITLES, Settings, sections
-from .parsing import brief, build
+from .methods import FEATURE_SECTIONS, NETWORK_SECTIONS, TITLES, epochs_of
+from .settings import Settings, brief, read
 
 DIGITS, LOSS_DIGITS, TIME_DIGITS = 6, 5, 3  # significant digits of a number, of a loss and of an epoch's seconds
-COLUMNS = ("epoch", "train_loss", "seconds", "tested", "test_error")  # of a history
-VALIDATED = ("validated", "val_error")  # of a history with validation errors, besides
 SUFFIXES = {"weights": ".safetensors", "checkpoints": ".safetensors", "logs": ".csv"}  # by folder
 MOST_TOGETHER = 1000  # runs that shared a device
 ROUNDING = 1e-5  # relative: how far rounded numbers may differ that should be equal
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(Struct, frozen=True):
     """One epoch of a run: the training loss, test and validation error in percent where measured, and its seconds.
 
     The loss of an RBM is the mean squared error of its reconstructions. The softmax on pixels has one entry, with the
@@ -51,20 +43,65 @@ class Epoch:
     val_error: float | None = None
 
 
-@dataclass(frozen=True)
-class Series:
+class Columns(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A history as a file holds it: a value for each epoch, and errors for those that were tested or validated."""
+
+    train_loss: list[float]
+    seconds: list[float]
+    tested: list[int]
+    test_error: list[float]
+    validated: list[int] = []
+    val_error: list[float] = []
+
+    @classmethod
+    def of(cls, history: Sequence[Epoch]) -> "Columns":
+        """The columns of a history, rounded.
+
+        Example:
+            >>> found = Columns.of([Epoch(1, 2.302585, None, 0.1234567), Epoch(2, 1.5, 12.5, 0.1)])
+            >>> found.train_loss, found.seconds, found.tested, found.test_error
+            ([2.3026, 1.5], [0.123, 0.1], [2], [12.5])
+        """
+        tested = [entry for entry in history if entry.test_error is not None]
+        validated = [entry for entry in history if entry.val_error is not None]
+        return cls(
+            [_significant(entry.train_loss, LOSS_DIGITS) for entry in history],
+            [_significant(entry.seconds, TIME_DIGITS) for entry in history],
+            [entry.epoch for entry in tested],
+            [_significant(entry.test_error, DIGITS) for entry in tested],
+            [entry.epoch for entry in validated],
+            [_significant(entry.val_error, DIGITS) for entry in validated],
+        )
+
+    def history(self) -> list[Epoch]:
+        """The epochs, counted from 1.
+
+        Raises:
+            ValueError: columns of different lengths, or errors of epochs that there are not.
+        """
+        epochs = range(1, len(self.train_loss) + 1)
+        pairs = [(self.tested, self.test_error), (self.validated, self.val_error)]
+        if len(self.seconds) != len(epochs) or any(
+            len(at) != len(errors) or not set(at) <= set(epochs) for at, errors in pairs
+        ):
+            raise ValueError("`history` must have seconds for each epoch, and an error for each that was tested")
+        test, val = (dict(zip(at, errors, strict=True)) for at, errors in pairs)
+        values = zip(epochs, self.train_loss, self.seconds, strict=True)
+        return [Epoch(n, loss, test.get(n), seconds, val.get(n)) for n, loss, seconds in values]
+
+
+class Series(Struct, frozen=True):
     """Values measured along an axis."""
 
     x: list[float]
     y: list[float]
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One finished run.
 
     Attributes:
-        experiment: name of the folder, such as `table1`.
+        experiment: name of the results, such as `table1`.
         model, fold, seed: which run of it.
         test_error: after the last epoch, in percent; where a series is called `test_error`, its mean. None where
             nothing is classified.
@@ -95,13 +132,13 @@ class Record:
     point: str = ""
     x: float | None = None
     label: str = ""
-    series: dict[str, Series] = field(default_factory=dict)
-    cost: dict[str, float] = field(default_factory=dict)
+    series: dict[str, Series] = {}
+    cost: dict[str, float] = {}
 
     @property
     def name(self) -> str:
-        """Its file's name."""
-        return record_name(self.model, self.point, self.fold, self.seed)
+        """The run, as files are named after it."""
+        return run_name(self.model, self.point, self.fold, self.seed)
 
     @property
     def error(self) -> float:
@@ -110,120 +147,96 @@ class Record:
             raise ValueError(f"`test_error` of {self.name} must be there, got None")
         return self.test_error
 
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Where it stands among others."""
+        return self.model, -math.inf if self.x is None else self.x, self.point, self.fold, self.seed
 
-def record_name(model: str, point: str, fold: int, seed: int) -> str:
-    """The file of a run in the folder of its experiment."""
-    at = f"-{point}" if point else ""
-    return f"{model}{at}-fold{fold}-seed{seed}.json"
 
-
-def run_file(record: Path, kind: str) -> Path:
-    """Where a run keeps its `weights`, `checkpoints` or `logs`: in a folder beside its record, under the same name.
+def run_name(model: str, point: str, fold: int, seed: int) -> str:
+    """A run in the files of its experiment.
 
     Example:
-        >>> run_file(Path("table1/convnet-fold0-seed0.json"), "weights").as_posix()
-        'table1/weights/convnet-fold0-seed0.safetensors'
+        >>> run_name("convnet", "maps9", 0, 1)
+        'convnet-maps9-fold0-seed1'
     """
-    return record.parent / kind / record.with_suffix(SUFFIXES[kind]).name
+    at = f"-{point}" if point else ""
+    return f"{model}{at}-fold{fold}-seed{seed}"
 
 
-def write_record(folder: Path, record: Record) -> Path:
-    """Write a record, whole or not at all: a line per key, and per column of the history."""
-    path = folder / record.name
-    values = {**_rounded(asdict(record)), "history": to_columns(record.history)}
-    lines = [f' "{key}": {_line(value)}' for key, value in {**values, "checksum": checksum(values)}.items()]
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    with writing(path) as part:
-        part.write_text(text, encoding="utf-8")
-    return path
+def records_file(folder: Path) -> Path:
+    """The file of the records whose weights and tables lie in a folder: `results/table1.jsonl` of `results/table1`."""
+    return folder.parent / f"{folder.name}.jsonl"
 
 
-def read_record(path: Path) -> Record:
-    """Read and check a record.
+def run_file(folder: Path, name: str, kind: str) -> Path:
+    """Where a run keeps its `weights`, `checkpoints` or `logs`.
 
-    Raises:
-        ValueError: the file is not a whole, valid record.
+    Example:
+        >>> run_file(Path("results/table1"), "convnet-fold0-seed0", "weights").as_posix()
+        'results/table1/weights/convnet-fold0-seed0.safetensors'
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-        record = build(Record, _checked(values), "the record")
-        _check_consistency(record)
-        if record.name != path.name:
-            raise ValueError(f"it is of {record.name.removesuffix('.json')}")
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is not a valid record ({brief(error)}): delete it and run the experiment again"
-        ) from None
-    except OSError as error:
-        raise type(error)(f"cannot read the record {path} ({error.strerror})") from None
-    return record
+    return folder / kind / f"{name}{SUFFIXES[kind]}"
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Add a record to its file, in the place of one of the same run; others, also those of other processes, stay."""
+    path = records_file(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        found = {each.name: (each.order, line) for each, line in _read_lines(path)}
+        found[record.name] = (record.order, _encode(record))
+        with writing(path) as part:
+            part.write_bytes(b"".join(line + b"\n" for _, line in sorted(found.values())))
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records of an experiment, by model, point, fold and seed."""
-    records = [read_record(path) for path in sorted(folder.glob("*.json"))]
-    return sorted(records, key=lambda r: (r.model, -math.inf if r.x is None else r.x, r.point, r.fold, r.seed))
-
-
-def to_columns(history: Sequence[Epoch]) -> dict[str, list[Any]]:
-    """A history as columns of rounded numbers: three of all epochs, two of those that were tested or validated.
-
-    Example:
-        >>> to_columns([Epoch(1, 2.302585, None, 0.1234567), Epoch(2, 1.5, 12.5, 0.1)])
-        {'epoch': [1, 2], 'train_loss': [2.3026, 1.5], 'seconds': [0.123, 0.1], 'tested': [2], 'test_error': [12.5]}
-    """
-    tested = [entry for entry in history if entry.test_error is not None]
-    validated = [entry for entry in history if entry.val_error is not None]
-    columns = {
-        "epoch": [entry.epoch for entry in history],
-        "train_loss": [_significant(entry.train_loss, LOSS_DIGITS) for entry in history],
-        "seconds": [_significant(entry.seconds, TIME_DIGITS) for entry in history],
-        "tested": [entry.epoch for entry in tested],
-        "test_error": [_significant(entry.test_error, DIGITS) for entry in tested],
-    }
-    if validated:
-        columns["validated"] = [entry.epoch for entry in validated]
-        columns["val_error"] = [_significant(entry.val_error, DIGITS) for entry in validated]
-    return columns
-
-
-def from_columns(columns: Any) -> list[Epoch]:
-    """The history of a file: columns, or in the first format a list of epochs.
+    """All records of an experiment, by model, point, fold and seed; none, if there is no file.
 
     Raises:
-        ValueError: columns that are missing or of different lengths, or epochs that are not 1, 2, 3, …
+        ValueError: a line is not a whole, valid record.
+        OSError: the file cannot be read.
     """
-    entries = columns
-    if isinstance(columns, Mapping):
-        named = set(columns) - set(VALIDATED) if set(VALIDATED) <= set(columns) else set(columns)
-        if named != set(COLUMNS) or not all(isinstance(column, list) for column in columns.values()):
-            raise ValueError(f"`history` must have the columns {', '.join(COLUMNS)}, each a list, got {brief(columns)}")
-        epoch, loss, seconds = (columns[name] for name in COLUMNS[:3])
-        measured = [(columns.get(at, []), columns.get(name, [])) for at, name in (COLUMNS[3:], VALIDATED)]
-        whole = all(len(at) == len(errors) and set(at) <= set(epoch) for at, errors in measured)
-        if not (len(epoch) == len(loss) == len(seconds) and whole):
-            lengths = {name: len(column) for name, column in columns.items()}
+    return sorted((record for record, _ in _read_lines(records_file(folder))), key=lambda record: record.order)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[Record, bytes]]:
+    try:
+        lines = path.read_bytes().splitlines() if os.path.lexists(path) else []
+    except OSError as error:
+        raise type(error)(f"cannot read the records {path} ({error.strerror})") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield _decode(line), line
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"`history` must have a value for each epoch, and an error for each that was tested, got {lengths}"
-            )
-        tested, validated = (dict(zip(at, errors, strict=True)) for at, errors in measured)
-        entries = [
-            {"epoch": n, "train_loss": a, "test_error": tested.get(n), "seconds": b, "val_error": validated.get(n)}
-            for n, a, b in zip(epoch, loss, seconds, strict=True)
-        ]
-    if not isinstance(entries, list):
-        raise ValueError(f"`history` must be columns, got {type(entries).__name__}")
-    history = [build(Epoch, entry, "the history") for entry in entries]
-    if (counted := [entry.epoch for entry in history]) != list(range(1, len(history) + 1)):
-        raise ValueError(f"`epoch` in the history must count from 1 without a gap, got {brief(counted)}")
-    return history
+                f"line {number} of {path} is not a valid record ({brief(error)}): delete it and run the item again"
+            ) from None
 
 
-def checksum(values: Any, *others: bytes) -> str:
+def _encode(record: Record) -> bytes:
+    values = _rounded(msgspec.to_builtins(record), keep=("config",))
+    values["history"] = msgspec.to_builtins(Columns.of(record.history))
+    return msgspec.json.encode({**values, "checksum": checksum(values)})
+
+
+def _decode(line: bytes) -> Record:
+    values = msgspec.json.decode(line)
+    if not isinstance(values, dict):
+        raise ValueError(f"it must be a table, got {type(values).__name__}")
+    if values.pop("checksum", None) != checksum(values):
+        raise ValueError("its checksum does not agree with its content")
+    history = read(Columns, values["history"], "`history`").history()
+    record = read(Record, {**values, "history": msgspec.to_builtins(history)}, "the record")
+    _check_consistency(record)
+    return record
+
+
+def checksum(values: Any, *parts: bytes) -> str:
     """SHA-256 of plain values, whatever the order of their keys, and of further bytes."""
-    digest = hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
-    for other in others:
-        digest.update(other)
+    digest = hashlib.sha256(msgspec.json.encode(values, order="sorted"))
+    for part in parts:
+        digest.update(part)
     return digest.hexdigest()
 
 
@@ -239,18 +252,6 @@ def writing(path: Path) -> Iterator[Path]:
         raise type(error)(f"cannot write {path} ({error.strerror}): make room, or name another directory") from None
 
 
-def _checked(values: Any) -> dict[str, Any]:
-    """The values of a file without their checksum, the history as epochs."""
-    if not isinstance(values, dict):
-        raise ValueError(f"the record must be a table, got {type(values).__name__}")
-    columnar = isinstance(values.get("history"), dict)
-    if columnar or "checksum" in values:
-        stored = values.pop("checksum", None)
-        if stored != checksum(values):
-            raise ValueError("its checksum does not agree with its content")
-    return {**values, "history": from_columns(values.get("history"))}
-
-
 def _check_consistency(record: Record) -> None:
     """Refuse a record whose parts contradict each other, or lack what tables are made of."""
     if not isinstance(device := record.environment.get("device"), str):
@@ -261,38 +262,39 @@ def _check_consistency(record: Record) -> None:
         raise ValueError("`test_error` must be there where no `series` is, got None")
     for name, series in record.series.items():
         if len(series.x) != len(series.y):
-            raise ValueError(
-                f"`series` must have a value for each x, got {len(series.y)} for {len(series.x)} in {brief(name)}"
-            )
+            raise ValueError(f"`series` must have a value for each x, got {len(series.y)} for {len(series.x)} in {name}")
     if record.model in TITLES:
-        if missing := [name for name in sections(record.model) if name not in record.config and name != "measure"]:
-            raise ValueError(f"`config` must have the section {missing[0]}, got {brief(list(record.config))}")
-        settings = build(Settings, record.config, "`config`")
-        planned, losses = settings.epochs(record.model), [entry.train_loss for entry in record.history]
-        settled = len(losses) < planned and "training" in record.config and settings.training.ended(losses)
-        if len(losses) != planned and not settled:
-            raise ValueError(
-                f"`history` must have the {planned} epochs of `config`, or end where the loss has settled, "
-                f"got {len(losses)}"
-            )
+        _check_epochs(record)
     if record.test_error is None:
         return
     errors = [record.test_error, *(entry.test_error for entry in record.history if entry.test_error is not None)]
-    if not record.history:
-        raise ValueError("`history` must not be empty where there is a `test_error`, got no epochs")
     if wrong := [error for error in errors if not 0 <= error <= 100]:
         raise ValueError(f"`test_error` must be a percentage, got {wrong[0]}")
     measured = record.series.get("test_error")
-    expected = fmean(measured.y) if measured and measured.y else record.history[-1].test_error
+    last = record.history[-1].test_error if record.history else None
+    expected = fmean(measured.y) if measured and measured.y else last
     if expected is None or not math.isclose(expected, record.test_error, rel_tol=ROUNDING, abs_tol=ROUNDING):
         source = "the mean of its series" if measured else "the last of its history"
         raise ValueError(f"`test_error` (={record.test_error}) must be {source} (={expected})")
 
 
-def _rounded(value: Any) -> Any:
-    """Plain values with floats rounded; `config` holds settings, which are kept as they are."""
+def _check_epochs(record: Record) -> None:
+    """Refuse settings that cannot be read, and a history of other epochs than they ask for."""
+    if missing := set(FEATURE_SECTIONS.get(record.model, NETWORK_SECTIONS)) - set(record.config):
+        raise ValueError(f"`config` must have the section {min(missing)}, got {brief(list(record.config))}")
+    settings = read(Settings, record.config, "`config`")
+    planned, losses = epochs_of(record.model, settings), [entry.train_loss for entry in record.history]
+    settled = len(losses) < planned and "training" in record.config and settings.training.ended(losses)
+    if len(losses) != planned and not settled:
+        raise ValueError(
+            f"`history` must have the {planned} epochs of `config`, or end where the loss has settled, got {len(losses)}"
+        )
+
+
+def _rounded(value: Any, keep: tuple[str, ...] = ()) -> Any:
+    """Plain values with floats rounded, but for what stands under the keys to keep."""
     if isinstance(value, dict):
-        return {key: item if key == "config" else _rounded(item) for key, item in value.items()}
+        return {key: item if key in keep else _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_rounded(item) for item in value]
     return _significant(value, DIGITS)
@@ -300,66 +302,3 @@ def _rounded(value: Any) -> Any:
 
 def _significant(value: Any, digits: int) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-
-def _line(value: Any) -> str:
-    """JSON on one line, but a history as one line per column."""
-    if isinstance(value, dict) and "train_loss" in value:
-        return "{\n" + ",\n".join(f'  "{key}": {_line(column)}' for key, column in value.items()) + "\n }"
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number")
-
-
-@lru_cache(maxsize=8)
-def describe_environment(device: str) -> dict[str, Any]:
-    """Versions, hardware and commit of this process."""
-    kind = torch.device(device)
-    return {
-        "scaleconv": _version("scaleconv"),
-        "torch": torch.__version__,
-        "numpy": _version("numpy"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(kind) if kind.type == "cuda" else f"{kind.type}, {_processor()}",
-        "threads": torch.get_num_threads(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "cores": os.cpu_count(),
-        "commit": _commit(),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this package runs from, with `+` if it was changed; None if it is installed.
-
-    `$SCALECONV_COMMIT` names it where a tree was copied without its history.
-    """
-    if named := os.environ.get("SCALECONV_COMMIT"):
-        return named
-    root = Path(__file__).parents[3]
-    if not (root / ".git").exists():
-        return None
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
-        changes = subprocess.run(["git", "status", "--porcelain", "src"], cwd=root, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")

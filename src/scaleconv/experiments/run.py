@@ -1,165 +1,265 @@
-"""Runs an item: every model at every point on every fold, each run leaving one record.
+"""A run: (network, source, recipe, seed) → record. Which there are, what is left to do, and what is done for each.
 
 Finished runs are skipped and interrupted ones resume from their checkpoint. Networks that another item has trained with
-the very same settings are used again where the experiment says so. On a GPU, runs of equal shape are trained at once;
-on the CPU networks take turns, and only the folds of an RBM are trained at once. An `Engine` says where. A
-terminal shows the progress.
+the very same settings are used again where the item says so. On a GPU, runs of equal shape are trained at once; on a
+CPU networks take turns, and only the folds of an RBM are trained at once.
 """
 
+import csv
+import math
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial, singledispatch
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from types import TracebackType
+from types import FrameType
 from typing import Any
 
+import msgspec
 import torch
-from rich.console import Console
-from rich.progress import TaskID
+from torch import Tensor, nn
 
+from ..data import ImageData
 from ..data.atomic import check_folder, remove_leftovers
-from ..data.progress import make_progress
-from ..models import LATER, UNSUPERVISED
-from ..models import TITLES as NETWORKS
-from .checkpoint import Checkpoint, check_settings, check_shapes, load_checkpoint, write_checkpoint
-from .config import Settings, sections
-from .engine import Engine, Local, Task
-from .experiment import Experiment, Item
-from .items import folder_name
-from .measures import check_measure, measure
-from .parsing import build
-from .records import Epoch, Record, describe_environment, read_record, read_records, write_record
-from .sgd import choose_device
-from .train import DigitStore, Outcome, Run, Silent, Watcher, plan_runs, train_features, train_networks
+from ..environment import describe_environment
+from ..models import UNSUPERVISED, Classifier, Fold, Images, Recipe, UnsupervisedSettings, make_network, train_unsupervised
+from .checkpoint import (
+    Checkpoint,
+    check_settings,
+    check_shapes,
+    encode_checkpoint,
+    load_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from .engine import Engine, Local, Silent, Watcher
+from .items import Experiment, Point, folder_name
+from .measures import MEASURES, Trained, check_measure
+from .methods import TITLES, config_of, epochs_of, of_result, of_weights, settings_of
+from .processes import is_first, make_fabric, started_by_torchrun
+from .records import Epoch, Record, Series, read_records, run_file, run_name, write_record, writing
+from .scores import measure_cost, score
+from .settings import FolderData, Settings
+from .sources import Source, Sources, images_of
+from .trainer import Trainer, TrainerGroup
 
 MOST_AT_ONCE = 6  # runs trained at once on a GPU: from there on, the time of a step grows with their number
-
-# How each model is trained: from runs that may be trained at once to what is left of each. It may leave checkpoints in
-# the folder, or start over when it is interrupted.
-Procedure = Callable[[Sequence[Run], DigitStore, Path, Watcher], dict[Run, Outcome]]
-PROCEDURES: dict[str, Procedure] = {
-    **dict.fromkeys((*NETWORKS, *LATER), train_networks),
-    **dict.fromkeys(UNSUPERVISED, train_features),
-}
+SECONDS_BETWEEN = 10.0  # checkpoints, at least
+SHARE_OF_TIME = 0.02  # that checkpoints may take
 
 
-def run_on_terminal(
-    item: Item, folder: Path, device: str, data_dir: Path | None, engine: Engine | None = None
-) -> list[Record]:
-    """Run an item with live progress; `auto` takes a GPU if there is one. Only experiments run on other machines."""
-    engine = engine or Local()
-    device = engine.device(device) if isinstance(item, Experiment) else choose_device(device)
-    if torch.device(device).type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
-    check_folder(folder)
-    with ProgressDisplay(Console(stderr=True)) as display:
-        return run_item(item, folder, device, data_dir, display, engine)
+@dataclass(frozen=True)
+class Run:
+    """One method on one fold at one point.
+
+    Attributes:
+        model: the method, by name.
+        point: has the settings that all methods share.
+        fold, seed: which repeat.
+        module: a network of the user's own, which is trained from the weights it has; None makes a new one.
+    """
+
+    model: str
+    point: Point
+    fold: int
+    seed: int
+    module: nn.Module | None = field(default=None, compare=False)
+
+    @property
+    def settings(self) -> Settings:
+        return settings_of(self.model, self.point.settings)
+
+    @property
+    def name(self) -> str:
+        return run_name(self.model, self.point.name, self.fold, self.seed)
+
+    @property
+    def title(self) -> str:
+        at = f", {self.point.title}" if self.point.title else ""
+        repeat = f"seed {self.seed}" if isinstance(self.settings.data, FolderData) else f"fold {self.fold}"
+        return f"{TITLES[self.model]}{at}, {repeat}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings its result depends on, as its record holds them."""
+        return config_of(self.model, self.settings)
+
+    def identity(self) -> dict[str, Any]:
+        """All that its weights depend on."""
+        config = of_weights(self.model, self.config)
+        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": config}
+
+    def weights(self, folder: Path) -> Path:
+        """The file of the weights of the finished run."""
+        return run_file(folder, self.name, "weights")
+
+    def checkpoint(self, folder: Path) -> Path:
+        """The file of the state of the unfinished run."""
+        return run_file(folder, self.name, "checkpoints")
+
+    def make(self, images: Images) -> nn.Module:
+        """Its network as it is before training, for images of mean 0."""
+        torch.manual_seed(self.seed)
+        return self.module or make_network(images, **msgspec.structs.asdict(self.settings.network))
+
+    def classifier(self, source: Source) -> Classifier:
+        """Its network as it is before training."""
+        return Classifier(self.make(source.images), source.mean, source.std, source.classes)
 
 
-@singledispatch
-def run_item(
-    item: Any, folder: Path, device: str, data_dir: Path | None, watcher: Watcher, engine: Engine
-) -> list[Record]:
-    """Run what is not finished yet and return the records of all runs of the item."""
-    raise TypeError(f"`item` must be of a class with a procedure, got {type(item).__name__}")
+def plan_runs(experiment: Experiment) -> list[Run]:
+    """All runs, seed by seed, method by method, point by point."""
+    return [
+        Run(model, point, fold, seed)
+        for seed in experiment.seeds or (experiment.seed,)
+        for model in experiment.models
+        for point in experiment.points
+        for fold in experiment.folds
+    ]
 
 
-@run_item.register
-def _run(
-    item: Experiment, folder: Path, device: str, data_dir: Path | None, watcher: Watcher, engine: Engine
-) -> list[Record]:
-    return run_experiment(item, folder, device=device, data_dir=data_dir, watcher=watcher, engine=engine)
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has left: its record, its weights as the bytes of a file, and whether these are new."""
+
+    record: Record
+    weights: bytes
+
+
+@dataclass(frozen=True)
+class Options:
+    """How runs are done, whatever they are.
+
+    Attributes:
+        device: `cpu`, `cuda`, `cuda:1`, …
+        data_dir: directory of the digits, if they are not the embedded ones.
+        images: the user's, for runs on those.
+        workers: processes that decode images.
+        tensorboard: whether to log for TensorBoard too.
+    """
+
+    device: str = "cpu"
+    data_dir: Path | None = None
+    images: ImageData | None = None
+    workers: int = 0
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """Runs that are trained at once; or one that another item has trained: its record and its weights."""
+
+    runs: tuple[Run, ...]
+    trained: tuple[Record, Checkpoint] | None = None
 
 
 def run_experiment(
     experiment: Experiment,
     folder: Path,
+    options: Options | None = None,
     *,
-    device: str = "cpu",
-    data_dir: Path | None = None,
     watcher: Watcher | None = None,
     engine: Engine | None = None,
+    runs: Sequence[Run] | None = None,
 ) -> list[Record]:
     """Run what is not finished yet and return the records of all runs of the experiment.
 
     Args:
         experiment: what to run.
-        folder: for its records; checkpoints and weights go into folders beside them.
-        device: `cpu`, `cuda`, `cuda:1`, …
-        data_dir: directory of the digits, if they are not the embedded ones.
-        watcher: told of every epoch; on another machine, a copy of it is.
+        folder: of its weights; its records are in a file beside it, of the same name.
+        options: how.
+        watcher: is told of every epoch.
         engine: where to train; None is this process.
+        runs: those of the experiment, if not all.
+
+    Raises:
+        ValueError: a setting cannot be, the loss became infinite, or there are records of other settings.
+        OSError: a file cannot be read or written.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the checkpoint was written.
     """
-    check_folder(folder)  # the first file that is written makes it: a run that is refused leaves none
+    folder, options = Path(folder), options or Options()
     watcher, engine = watcher or Silent(), engine or Local()
-    runs = plan_runs(experiment)
+    if is_first():
+        check_folder(folder)  # the first file that is written makes it: a run that is refused leaves none
+    runs = plan_runs(experiment) if runs is None else runs
     for run in {(run.model, run.point.name): run for run in runs}.values():
-        check_measure(run)
+        if run.model not in UNSUPERVISED:
+            images, _ = images_of(run.settings.data)
+            check_measure(run.settings.measure, run.model, run.make(images))
     watcher.plan(experiment.item, len(runs))
-    store = DigitStore(torch.device(device), data_dir)
-    work = partial(_work, store=store, device=device)
-    for task in engine.run(work, _tasks(experiment, runs, folder, device, watcher, engine), folder, watcher):
-        for run in task.what[0]:
-            watcher.end(run.title)
-    return [read_record(run.record(folder)) for run in runs]
+    tasks = _agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
+    sources = Sources(options.device, options.data_dir, options.images)
+    for outcomes in engine.run(partial(_work, sources=sources, options=options), tasks, folder, watcher):
+        for outcome in outcomes if is_first() else ():
+            save(folder, outcome)
+        for outcome in outcomes:
+            watcher.end(_title_of(runs, outcome.record))
+    wanted = {run.name for run in runs}
+    return [record for record in read_records(folder) if record.name in wanted] if is_first() else []
+
+
+def save(folder: Path, outcome: Outcome) -> None:
+    """Write weights, then the record, which says that they are there, and remove the checkpoint."""
+    name = outcome.record.name
+    with writing(run_file(folder, name, "weights")) as part:
+        part.write_bytes(outcome.weights)
+    write_record(folder, msgspec.structs.replace(outcome.record, experiment=folder.name))
+    run_file(folder, name, "checkpoints").unlink(missing_ok=True)
+
+
+def _title_of(runs: Sequence[Run], record: Record) -> str:
+    return next(run.title for run in runs if run.name == record.name)
+
+
+def _agreed(device: str, make: Callable[[], Any]) -> Any:
+    """What the first of several processes makes, told to all of them."""
+    if not started_by_torchrun():
+        return make()
+    return make_fabric(device).broadcast(make() if is_first() else None)
 
 
 def _tasks(
-    experiment: Experiment, runs: Sequence[Run], folder: Path, device: str, watcher: Watcher, engine: Engine
-) -> Iterator[Task]:
-    """What is left to do. A task is told its runs and, where another item has trained its only run, what came out."""
-    finished, pending = _finished(experiment, folder), []
+    experiment: Experiment, runs: Sequence[Run], folder: Path, options: Options, watcher: Watcher, engine: Engine
+) -> list[Task]:
+    """What is left to do."""
+    finished, pending, tasks = finished_runs(runs, folder), list[Run](), list[Task]()
     for run in runs:
-        for path in (run.record(folder), run.checkpoint(folder), run.weights(folder)):
+        for path in (run.checkpoint(folder), run.weights(folder)):
             remove_leftovers(path)
-        if run.record(folder) in finished:
+        if run.name in finished:
             run.checkpoint(folder).unlink(missing_ok=True)  # of a run that was killed when it had just finished
             watcher.end(run.title)
         elif trained := _trained_before(experiment, run, folder):
-            yield Task((run.record(folder).name,), ([run], trained))
+            tasks.append(Task((run,), trained))
         else:
             pending.append(run)
-    for group in _groups(pending, engine.groups and torch.device(device).type == "cuda"):
-        yield Task(tuple(run.record(folder).name for run in group), (group, None))
+    shared = engine.groups and torch.device(options.device).type == "cuda"
+    return tasks + [Task(tuple(group)) for group in _groups(pending, shared)]
 
 
-def _work(
-    what: tuple[list[Run], tuple[Record, Checkpoint] | None],
-    folder: Path,
-    watcher: Watcher,
-    *,
-    store: DigitStore,
-    device: str,
-) -> None:
-    """Train runs at once, unless they were, and leave a record of each."""
-    group, trained = what
-    if trained:
-        _finish(group[0], folder, *trained, store)
-        return
-    for run, outcome in PROCEDURES[group[0].model](group, store, folder, watcher).items():
-        weights = Checkpoint(run.identity(), outcome.history, outcome.weights)
-        write_checkpoint(run.weights(folder), weights)
-        _finish(run, folder, _record(run, outcome, device), weights, store)
-        run.checkpoint(folder).unlink(missing_ok=True)
+def finished_runs(runs: Sequence[Run], folder: Path) -> set[str]:
+    """The runs that have a record. Those of a point must be of its settings, or they could not be compared.
 
-
-def _finished(experiment: Experiment, folder: Path) -> set[Path]:
-    """The records that are there. Those of a point must be of its settings, or they could not be compared."""
-    points = {point.name: point.settings for point in experiment.points}
+    Raises:
+        ValueError: a record has other settings, or is of a point that there is not.
+    """
+    known = {(run.model, run.point.name): run for run in runs}
+    points = {run.point.name for run in runs}
     finished = set()
     for record in read_records(folder):
-        path = folder / record.name
-        now = points.get(record.point)
-        if now is None:
+        where = f"{record.name} in {folder.name}"
+        if record.point not in points:
             raise ValueError(
-                f"{path} is of a point that {experiment.item} does not have ({record.point!r}): "
+                f"{where} is of a point that the item does not have ({record.point!r}): "
                 "give these results another --name, or delete the old ones"
             )
-        # Settings that did not exist when the record was made have the default, which changes nothing.
-        before = build(Settings, record.config, f"the settings of {path}").of_result(record.model)
-        check_settings(path, before, now.of_result(record.model))
-        finished.add(path)
+        if run := known.get((record.model, record.point)):
+            check_settings(where, of_result(run.model, record.config), of_result(run.model, run.config))
+        finished.add(record.name)
     return finished
 
 
@@ -167,11 +267,12 @@ def _trained_before(experiment: Experiment, run: Run, folder: Path) -> tuple[Rec
     """The record and the weights of the same run in another item, if both are there."""
     for item in experiment.reuse:
         other = folder.parent / folder_name(item, experiment.preset)
+        records = {record.name: record for record in read_records(other)}
         for name in (run.point.name, ""):
-            there = replace(run, point=replace(run.point, name=name))
-            record, weights = there.record(other), there.weights(other)
-            if record.exists() and weights.exists() and (found := load_checkpoint(weights)).run == run.identity():
-                return read_record(record), found
+            there = replace(run, point=msgspec.structs.replace(run.point, name=name))
+            record, weights = records.get(there.name), there.weights(other)
+            if record and weights.exists() and (found := load_checkpoint(weights)).run == run.identity():
+                return record, found
     return None
 
 
@@ -182,93 +283,337 @@ def _groups(runs: Sequence[Run], shared: bool) -> list[list[Run]]:
     """
     groups: dict[object, list[Run]] = {}
     for run in runs:
-        used = [getattr(run.settings, name) for name in sections(run.model) if name not in ("data", "measure")]
+        used = {key: value for key, value in run.config.items() if key not in ("data", "measure")}
         data = run.settings.data
-        shape = (run.model, data.size, data.train - data.held_out, *used)
-        groups.setdefault(shape if shared or run.model in UNSUPERVISED else run, []).append(run)
+        size = data.train if isinstance(data, FolderData) else (data.size, data.train - data.held_out)
+        shape = (run.model, size, msgspec.json.encode(used, order="sorted"))
+        groups.setdefault(shape if shared or run.model in UNSUPERVISED else run.name, []).append(run)
     starts = [(group, start) for group in groups.values() for start in range(0, len(group), MOST_AT_ONCE)]
     return [group[start : start + MOST_AT_ONCE] for group, start in starts]
 
 
-def _record(run: Run, outcome: Outcome, device: str) -> Record:
-    """What training says about a run."""
-    history = outcome.history
+def _work(task: Task, folder: Path, watcher: Watcher, *, sources: Sources, options: Options) -> list[Outcome]:
+    """Train runs at once, unless they were."""
+    if task.trained:
+        return [_measured_again(task.runs[0], *task.trained, sources)]
+    if task.runs[0].model in UNSUPERVISED:
+        return _train_features(task.runs, sources, options, watcher)
+    groups: dict[tuple[int, int], dict[Run, Checkpoint | None]] = {}
+    for run in task.runs:
+        found = _agreed(options.device, partial(_checkpoint, run, folder))
+        at = (len(found.history), int(found.tensors["cursor"])) if found else (0, 0)
+        groups.setdefault(at, {})[run] = found
+    return [outcome for group in groups.values() for outcome in _train(group, sources, folder, options, watcher)]
+
+
+def _checkpoint(run: Run, folder: Path) -> Checkpoint | None:
+    path = run.checkpoint(folder)
+    return read_checkpoint(path, run.identity()) if path.exists() else None
+
+
+def _train(
+    group: dict[Run, Checkpoint | None], sources: Sources, folder: Path, options: Options, watcher: Watcher
+) -> list[Outcome]:
+    """Train runs with equal networks, recipes and numbers of steps, which stand at the same step."""
+    settings = next(iter(group)).settings.training
+    fabric = make_fabric(options.device, settings.precision)
+    if fabric.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(fabric.device)
+    opened = {run: sources.open(run.settings.data, run.fold) for run in group}
+    trainers, histories = dict[Run, Trainer](), dict[Run, list[Epoch]]()
+    for run, checkpoint in group.items():
+        trainers[run] = Trainer(
+            run.classifier(opened[run]),
+            opened[run],
+            settings,
+            fabric,
+            seed=run.seed,
+            fold=run.fold,
+            workers=options.workers,
+        )
+        histories[run] = list(checkpoint.history) if checkpoint else []
+        watcher.begin(run.title, settings.epochs, len(histories[run]))
+    trained = TrainerGroup(list(trainers.values()))
+    epoch, done = len(next(iter(histories.values()))) + 1, 0
+    for run, checkpoint in group.items():
+        if checkpoint and len(checkpoint.history) < settings.epochs:
+            trainers[run].begin_epoch(epoch)
+            trainers[run].load_state(run.checkpoint(folder), checkpoint.tensors)
+            done = int(trainers[run].cursor) % trained.steps
+    outcomes: dict[Run, Outcome] = {}
+    spent = max(float(trainer.seconds) for trainer in trainers.values()) if done else 0.0
+    clock = _Clock()
+    with _signals() as received:
+        while len(outcomes) < len(trainers):
+            start = time.perf_counter()
+            for done in trained.run_epoch(epoch, done):  # noqa: B020
+                for run in group.keys() - outcomes.keys():
+                    watcher.advance(run.title, epoch - 1 + done / trained.steps, "")
+                stopped = _any(fabric, bool(received))
+                if (stopped or clock.due()) and done < trained.steps and len(outcomes) == 0 and fabric.is_global_zero:
+                    with clock.writing():
+                        _save_states(trainers, histories, folder, spent + time.perf_counter() - start)
+                if stopped:
+                    raise KeyboardInterrupt
+            losses = {run: trainer.epoch_loss() for run, trainer in trainers.items() if run not in outcomes}
+            _refuse_divergence(losses, epoch, folder)
+            seconds, spent, done = spent + time.perf_counter() - start, 0.0, 0
+            for run, loss in losses.items():
+                trainer, history, source = trainers[run], histories[run], opened[run]
+                ended = settings.ended([*(entry.train_loss for entry in history), loss])
+                tested = ended or (settings.evaluate_every and epoch % settings.evaluate_every == 0)
+                entry = _tested(trainer, source, Epoch(epoch, loss, None, seconds), history, bool(tested), options)
+                history.append(entry)
+                _log(run, history, folder, options)
+                watcher.advance(run.title, epoch, _figures(entry))
+                if ended:  # while others of the group train on, and this one with them
+                    outcomes[run] = _outcome(run, trainer, source, history, len(trainers), options)
+            if clock.due() and not outcomes and fabric.is_global_zero:
+                with clock.writing():
+                    _save_states(trainers, histories, folder, 0.0)
+            epoch += 1
+    return [outcomes[run] for run in group]
+
+
+def _tested(
+    trainer: Trainer, source: Source, entry: Epoch, history: Sequence[Epoch], tested: bool, options: Options
+) -> Epoch:
+    """The entry with the errors that are due; the network with the least validation error may be kept."""
+    errors = partial(score, uncounted=source.uncounted, workers=options.workers, fabric=trainer.fabric)
+    if len(source.val):
+        subject = trainer.network if trainer.settings.keep == "best" else trainer.tested
+        val_error = errors(subject, source.val).error()
+        trainer.keep_best([*(each.val_error for each in history if each.val_error is not None), val_error])
+        entry = msgspec.structs.replace(entry, val_error=val_error)
+    if tested:
+        entry = msgspec.structs.replace(entry, test_error=errors(trainer.tested, source.test).error())
+    return entry
+
+
+def _outcome(
+    run: Run, trainer: Trainer, source: Source, history: list[Epoch], together: int, options: Options
+) -> Outcome:
+    """Measure what the run measures on its trained network, and what that costs."""
+    network = run.classifier(source).to(trainer.device)  # as it is loaded again: with its own norms
+    network.load_state_dict(trainer.tested.state_dict())
+    uncounted, settings = source.uncounted, run.settings
+    scored = partial(score, uncounted=uncounted, workers=options.workers, fabric=trainer.fabric)
+    series = _measured(run, network, source, scored)
+    own = isinstance(settings.data, FolderData)
+    cost = measure_cost(network, source.test, settings.training.batch) if own and trainer.fabric.is_global_zero else {}
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    world = trainer.fabric.world_size
+    record = _record(run, history, parameters, together, options.device, series, cost=cost)
+    if world > 1:
+        record = msgspec.structs.replace(record, environment={**record.environment, "processes": world})
+    return Outcome(record, encode_checkpoint(Checkpoint(run.identity(), history, dict(network.state_dict()))))
+
+
+def _measured(run: Run, network: Classifier, source: Source, scored: Callable[..., Any]) -> dict[str, Series]:
+    settings = run.settings.measure
+    if not settings.kind:
+        return {}
+    return MEASURES[settings.kind](Trained(network, partial(run.classifier, source), source, settings, scored))
+
+
+def _measured_again(run: Run, trained: Record, weights: Checkpoint, sources: Sources) -> Outcome:
+    """What another item has trained, measured as this run wants it."""
+    source = sources.open(run.settings.data, run.fold)
+    network = run.classifier(source)
+    check_shapes(run.name, weights.tensors, network.state_dict())
+    network.load_state_dict(weights.tensors)
+    network = network.to(sources.device)
+    series = _measured(run, network, source, partial(score, uncounted=source.uncounted)) or trained.series
+    record = msgspec.structs.replace(
+        trained,
+        config=run.config,
+        point=run.point.name,
+        x=run.point.x,
+        label=run.point.label,
+        series=series,
+        test_error=_test_error(series, trained.history),
+    )
+    return Outcome(record, encode_checkpoint(weights))
+
+
+def _record(
+    run: Run,
+    history: list[Epoch],
+    parameters: int,
+    together: int,
+    device: str,
+    series: dict[str, Series],
+    *,
+    other_seconds: float = 0.0,
+    cost: dict[str, float] | None = None,
+) -> Record:
     return Record(
         experiment="",
         model=run.model,
         fold=run.fold,
         seed=run.seed,
-        test_error=history[-1].test_error,
-        config={},
+        test_error=_test_error(series, history),
+        config=run.config,
         environment=describe_environment(device),
         history=history,
-        parameters=outcome.parameters,
-        seconds=sum(entry.seconds for entry in history) + outcome.other_seconds,
+        parameters=parameters,
+        seconds=sum(entry.seconds for entry in history) + other_seconds,
         seconds_per_epoch=median(entry.seconds for entry in history),
-        runs_together=outcome.runs_together,
-        series=outcome.series,
-    )
-
-
-def _finish(run: Run, folder: Path, trained: Record, weights: Checkpoint, store: DigitStore) -> None:
-    """Measure what the experiment measures, and write the record."""
-    series = trained.series
-    if run.settings.measure.kind:
-        network = run.network()
-        check_shapes(run.weights(folder), weights.tensors, network.state_dict())
-        network.load_state_dict(weights.tensors)
-        series = measure(run, network.to(store.device), store.of(run.settings.data, run.fold))
-    record = replace(
-        trained,
-        experiment=folder.name,
-        config=run.settings.as_dict(run.model),
+        runs_together=together,
         point=run.point.name,
         x=run.point.x,
         label=run.point.label,
         series=series,
-        test_error=fmean(series["test_error"].y) if "test_error" in series else trained.history[-1].test_error,
+        cost=cost or {},
     )
-    write_record(folder, record)
 
 
-class ProgressDisplay:
-    """A `Watcher` that shows a line for the item, and one per run: epoch, loss, error, rate, time left.
+def _test_error(series: dict[str, Series], history: Sequence[Epoch]) -> float | None:
+    return fmean(series["test_error"].y) if "test_error" in series else history[-1].test_error
 
-    Finished runs are removed, since an item may have a hundred. Without a terminal it prints nothing.
+
+def _save_states(
+    trainers: dict[Run, Trainer], histories: dict[Run, list[Epoch]], folder: Path, seconds: float
+) -> None:
+    for run, trainer in trainers.items():
+        trainer.seconds.fill_(seconds)
+        write_checkpoint(run.checkpoint(folder), Checkpoint(run.identity(), histories[run], trainer.state()))
+
+
+def _refuse_divergence(losses: dict[Run, float], epoch: int, folder: Path) -> None:
+    for run, loss in losses.items():
+        if not math.isfinite(loss):
+            rate = run.settings.training.learning_rate
+            raise ValueError(
+                f"{run.title} diverged: its loss is {loss} in epoch {epoch}; lower the learning rate (={rate}) and "
+                f"delete {run.checkpoint(folder)} if it is there"
+            )
+
+
+def _figures(entry: Epoch) -> str:
+    """What there is to say about an epoch."""
+    parts = [f"loss {entry.train_loss:.4f}"]
+    parts += [f"val {entry.val_error:.2f} %"] if entry.val_error is not None else []
+    parts += [f"error {entry.test_error:.2f} %"] if entry.test_error is not None else []
+    return "  ".join(parts)
+
+
+def _any(fabric: Any, flag: bool) -> bool:
+    """Whether it is so in any of the processes."""
+    if fabric.world_size == 1:
+        return flag
+    return bool(fabric.all_reduce(torch.tensor(float(flag), device=fabric.device), reduce_op="sum"))
+
+
+class _Clock:
+    """Says when a checkpoint is due: not too often, and so that they take a small share of the time."""
+
+    def __init__(self) -> None:
+        self.next = time.perf_counter() + SECONDS_BETWEEN
+
+    def due(self) -> bool:
+        return time.perf_counter() >= self.next
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        end = time.perf_counter()
+        self.next = end + max(SECONDS_BETWEEN, (end - start) / SHARE_OF_TIME)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Notes Ctrl-C and SIGTERM instead of stopping in the middle of a step; a second one stops at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _log(run: Run, history: Sequence[Epoch], folder: Path, options: Options) -> None:
+    """Write the history so far of a run on a user's images: as CSV, and for TensorBoard if asked."""
+    if not isinstance(run.settings.data, FolderData) or not is_first():
+        return
+    with writing(run_file(folder, run.name, "logs")) as part, part.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
+        rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)
+    if options.tensorboard:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
+        last = history[-1]
+        with SummaryWriter(str(folder / "tensorboard" / run.name)) as board:
+            board.add_scalar("train_loss", last.train_loss, last.epoch)
+            if last.val_error is not None:
+                board.add_scalar("val_error", last.val_error, last.epoch)
+
+
+def _train_features(runs: Sequence[Run], sources: Sources, options: Options, watcher: Watcher) -> list[Outcome]:
+    """Train runs of one method that learns features without labels, all folds at once.
+
+    The classifier is trained once, after the last epoch, so only that one has a test error. An interrupted run starts
+    over.
     """
+    model, settings, seed = runs[0].model, runs[0].settings, runs[0].seed
+    folds = []
+    for run in runs:
+        source = sources.open(run.settings.data, run.fold)
+        (train, labels), (test, test_labels) = (part.tensors for part in (source.train, source.test))  # type: ignore[misc]
+        folds.append(Fold(train, labels, test, test_labels))
+        watcher.begin(run.title, epochs_of(model, settings), 0)
 
-    def __init__(self, console: Console) -> None:
-        self.progress = make_progress(console)
-        self.item = self.progress.add_task("", total=None, figures="", visible=False)
-        self.tasks: dict[str, TaskID] = {}
-        self.errors: dict[str, str] = {}  # of the last test
+    def watch(progress: Any) -> None:
+        for run, loss in zip(runs, progress.reconstruction.tolist(), strict=True):
+            watcher.advance(run.title, progress.epoch, f"loss {loss:.4f}")
 
-    def __enter__(self) -> "ProgressDisplay":
-        self.progress.start()
-        return self
+    try:
+        found = train_unsupervised(model, folds, _feature_settings(model, settings), seed=seed, watch=watch)
+    except ValueError as error:
+        raise ValueError(f"{TITLES[model]}: {error}, in the settings [{model}]") from None
+    outcomes = []
+    for run, result in zip(runs, found, strict=True):
+        losses, errors = result.held_out_losses, result.held_out_errors
+        series = {
+            "held_out_loss": Series(list(losses), list(losses.values())),
+            "held_out_error": Series(list(errors), list(errors.values())),
+        }
+        pairs = zip(result.reconstruction, result.epoch_seconds, strict=True)
+        history = [Epoch(number, loss, None, seconds) for number, (loss, seconds) in enumerate(pairs, start=1)]
+        other = result.seconds - sum(result.epoch_seconds)
+        if not history:  # pixels: a classifier only
+            history, other = [Epoch(1, losses[result.penalty], None, result.seconds)], 0.0
+        history[-1] = msgspec.structs.replace(history[-1], test_error=result.test_error)
+        together = len(runs) if result.reconstruction else 1
+        record = _record(run, history, result.parameters, together, options.device, series, other_seconds=other)
+        # Samples are kept with the weights: drawing them takes digits, and a picture is made from this file alone.
+        tensors: dict[str, Tensor] = dict(result.weights)
+        if result.samples is not None:
+            tensors["samples"] = result.samples
+        outcomes.append(Outcome(record, encode_checkpoint(Checkpoint(run.identity(), history, tensors))))
+    return outcomes
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.progress.stop()
 
-    def __reduce__(self) -> tuple[type[Silent], tuple[()]]:
-        """On another machine it shows nothing."""
-        return Silent, ()
-
-    def plan(self, title: str, runs: int) -> None:
-        self.progress.update(self.item, description=title, total=runs, figures="runs", visible=True)
-
-    def begin(self, run: Run, done: int) -> None:
-        epochs = run.settings.epochs(run.model)
-        self.tasks[run.title] = self.progress.add_task(run.title, total=epochs, completed=done, figures="")
-
-    def epoch(self, run: Run, entry: Epoch) -> None:
-        if entry.test_error is not None:
-            self.errors[run.title] = f"  error {entry.test_error:5.2f} %"
-        rate = f"  {1 / entry.seconds:.2g} epochs/s" if entry.seconds >= 1e-9 else ""
-        figures = f"loss {entry.train_loss:.4f}{self.errors.get(run.title, '')}{rate}"
-        self.progress.update(self.tasks[run.title], completed=entry.epoch, figures=figures)
-
-    def end(self, title: str) -> None:
-        self.progress.advance(self.item)
-        if title in self.tasks:
-            self.progress.remove_task(self.tasks.pop(title))
+def _feature_settings(model: str, settings: Settings) -> UnsupervisedSettings:
+    """What `train_unsupervised` is told of a method's settings."""
+    classifier = UnsupervisedSettings(penalties=settings.softmax.penalties, held_out=settings.softmax.held_out)
+    if model == "pixels":
+        return classifier
+    machine = settings.rbm if model == "rbm" else settings.si_rbm
+    values = msgspec.structs.asdict(machine)
+    hidden, scales = values.pop("hidden"), values.pop("scales", None)
+    found = replace(classifier, hidden=hidden, recipe=Recipe(**values))
+    return found if scales is None else replace(found, scales=scales)

@@ -30,6 +30,7 @@ class ScaleCNN(nn.Module):
         hidden: units of the fully connected layer.
         dropout: share of these units that is left out in training.
         classes: outputs.
+        channels: of the images.
 
     Example:
         >>> sum(parameter.numel() for parameter in ScaleCNN().parameters())
@@ -45,13 +46,14 @@ class ScaleCNN(nn.Module):
         hidden: int = HIDDEN,
         dropout: float = 0.7,
         classes: int = 10,
+        channels: int = 1,
     ) -> None:
         super().__init__()
         if size % 28:
             raise ValueError(f"`size` must be a multiple of 28 for this network, got {size}")
         pools = (nn.MaxPool2d(2), nn.MaxPool2d(2), nn.MaxPool2d(size // 7, padding=2))
         stages: list[nn.Module] = []
-        for inner, outer, pool in zip((1, *maps), maps, pools, strict=False):
+        for inner, outer, pool in zip((channels, *maps), maps, pools, strict=False):
             stages += [conv(inner, outer, 7, padding=3), nn.ReLU(), pool, nn.BatchNorm2d(outer)]  # type: ignore[call-arg]
         self.stages = nn.Sequential(*stages)
         self.classifier = nn.Sequential(
@@ -78,16 +80,24 @@ class DeepScaleCNN(nn.Module):
         maps: of the three stages.
         dropout: share of the last maps that is left out in training.
         classes: outputs.
+        channels: of the images.
 
     Example:
         >>> sum(parameter.numel() for parameter in DeepScaleCNN().parameters())
         459226
     """
 
-    def __init__(self, maps: tuple[int, int, int] = (48, 96, 144), *, dropout: float = 0.3, classes: int = 10) -> None:
+    def __init__(
+        self,
+        maps: tuple[int, int, int] = (48, 96, 144),
+        *,
+        dropout: float = 0.3,
+        classes: int = 10,
+        channels: int = 1,
+    ) -> None:
         super().__init__()
         stages: list[nn.Module] = []
-        inner = 1
+        inner = channels
         for stage, outer in enumerate(maps):
             for _ in range(2):
                 stages += [nn.Conv2d(inner, outer, 3, padding=1, bias=False), nn.BatchNorm2d(outer), nn.ReLU()]

@@ -1,0 +1,2 @@
+from .loading import *
+from .loading import ImageData, ImageSet, load_folder, check_task

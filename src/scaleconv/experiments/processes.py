@@ -1,0 +1,133 @@
+"""Devices, precision and processes of a run, by Lightning Fabric: one process, or those that torchrun has started.
+
+Every process holds the whole network and learns from its share of each batch. Gradients are averaged over processes, and
+BatchNorm sees the whole batch, so that a step is that of one process on the same batch, to rounding. The first process
+alone reads and writes results.
+"""
+
+import atexit
+import logging
+import os
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
+
+PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def choose_device(device: str) -> str:
+    """The name of a device this machine has; `auto` takes a GPU if there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers")
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"`device` must be one this machine has, got {device!r} ({reason})") from None
+    return device
+
+
+def started_by_torchrun() -> bool:
+    """Whether this process is one of several."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def is_first() -> bool:
+    """Whether this process is the one that reads and writes results."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def make_fabric(device: str, precision: str = "float32") -> Any:
+    """What runs a network on a device, in a precision; it joins the processes that torchrun has started.
+
+    Raises:
+        ImportError: Lightning Fabric is not installed.
+    """
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from lightning_fabric import Fabric
+    except ImportError:
+        raise ImportError("training needs Lightning Fabric: pip install 'scaleconv[experiments]'") from None
+    kind = torch.device(device)
+    options: dict[str, Any] = {"devices": 1 if kind.index is None or kind.type == "cpu" else [kind.index]}
+    if started_by_torchrun():
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        nodes = int(os.environ["WORLD_SIZE"]) // local
+        options = {"devices": local, "num_nodes": nodes, "strategy": "ddp"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fabric = Fabric(accelerator=kind.type, precision=PRECISIONS[precision], **options)  # type: ignore[arg-type]
+        fabric.launch()
+    if fabric.device.type == "cuda":
+        torch.cuda.set_device(fabric.device)
+        torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
+    return fabric
+
+
+def leave(code: int) -> None:
+    """End this process, if it is one of several, once what is to be done at its end is done.
+
+    The interpreter is not ended: meanwhile a thread that still lets go of a tensor it has sent would abort the process,
+    and torchrun would stop the others.
+    """
+    if dist.is_initialized():
+        atexit._run_exitfuncs()
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def join_norms(network: nn.Module, device: torch.device) -> None:
+    """Let BatchNorm take mean and variance over the images of all processes; SyncBatchNorm does so on GPUs alone."""
+    for layer in network.modules():
+        if type(layer) in BATCH_NORMS:
+            layer.__class__ = nn.SyncBatchNorm if device.type == "cuda" else JointBatchNorm
+            layer.__dict__["process_group"] = None  # of SyncBatchNorm: all processes
+
+
+class JointBatchNorm(_BatchNorm):
+    """BatchNorm over the images of all processes, on a CPU, which PyTorch's SyncBatchNorm refuses."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(input)
+        axes, shape = [0, *range(2, input.dim())], [1, -1, *[1] * (input.dim() - 2)]
+        size = input.new_tensor([input.numel() / input.shape[1]])
+        sums = _Sum.apply(torch.cat([input.sum(axes), size]))
+        count = sums[-1].detach()
+        centred = input - (mean := sums[:-1] / count).view(shape)
+        variance = _Sum.apply(centred.square().sum(axes)) / count
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            factor = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean.detach(), factor)
+            self.running_var.lerp_(variance.detach() * count / (count - 1), factor)
+        output: Tensor = centred * (variance + self.eps).rsqrt().view(shape)
+        return output if self.weight is None else output * self.weight.view(shape) + self.bias.view(shape)
+
+    def _check_input_dim(self, input: Tensor) -> None: ...
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes; the loss is the sum of theirs, so the gradient is summed too."""
+
+    @staticmethod
+    def forward(context: Any, tensor: Tensor) -> Tensor:
+        dist.all_reduce(total := tensor.clone())
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        dist.all_reduce(total := gradient.clone())
+        return total

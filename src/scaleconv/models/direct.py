@@ -1,0 +1,1 @@
+from .alignment import AlignedSIConv2d as DirectSIConv2d

@@ -1,0 +1,244 @@
+"""Networks by name, for images of any kind: plain, converted to scale-invariant layers, or wrapped in a pyramid.
+
+`NETWORKS` has the networks of the paper, those it is compared with, and those for images of your own. A new one is a
+function in it. `Classifier` subtracts the mean of the training images itself, so that every network takes pixels.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..nn import ScaleInvariant, convert
+from ..nn.convert import why_no_gain
+from .cnn import MAPS, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
+from .convnet import ConvNet, MultiStageConvNet, Shape
+from .direct import DirectSIConv2d
+from .pyramid import HierarchicalConvNet, MultiColumnConvNet
+from .resnet import make_resnet18
+from .tiled import TiledConv2d
+from .unet import FullyConvolutional, UNet
+
+Size = tuple[int, int]
+CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
+TASKS = (CLASSIFICATION, SEGMENTATION)
+DEFAULTS = {CLASSIFICATION: "resnet18", SEGMENTATION: "unet"}  # for images of your own
+FACTORY_CHANNELS = 3  # that a network of someone else expects
+SMALL = 64  # pixels of a side up to which ResNet-18 gets the small first layer
+UNET_MAPS = (16, 32)  # at full and at half size
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a network is made for: (height, width) of the images, None for any, their channels, classes and task."""
+
+    size: Size | None
+    channels: int = 1
+    classes: int = 10
+    task: str = CLASSIFICATION
+
+
+Options = Mapping[str, Any]  # the settings of a network by name: maps, kernel, hidden, scales, …
+
+
+@dataclass(frozen=True)
+class Network:
+    """How a network is made, for which task, and of how many stages `maps` gives the width."""
+
+    make: Callable[[Images, Options], nn.Module]
+    task: str = CLASSIFICATION
+    stages: int = 2
+
+
+def _shape(images: Images, options: Options, maps: tuple[int, ...] = (36, 64)) -> Shape:
+    """The sizes of a small network; for one label, its images must be square."""
+    side = 0
+    if images.task == CLASSIFICATION:
+        if images.size is None or images.size[0] != images.size[1]:
+            got = "images of their own sizes" if images.size is None else f"{images.size[0]}×{images.size[1]}"
+            raise ValueError(f"`model` must have square images of one size (--resize), got {got}")
+        side = images.size[0]
+    first, second = options["maps"] or maps
+    return Shape((first, second), options["kernel"], side, options["hidden"], images.classes, images.channels)
+
+
+def _side(images: Images) -> int:
+    return _shape(images, {"maps": (), "kernel": 1, "hidden": 1}).size
+
+
+def _cnn(images: Images, options: Options, conv: Any = nn.Conv2d) -> nn.Module:
+    side = _side(images) * options["upsample"]
+    maps, dropout = options["maps"] or MAPS, options["dropout"]
+    return ScaleCNN(conv, side, maps, dropout=dropout, classes=images.classes, channels=images.channels)
+
+
+def _cropped(images: Images, options: Options) -> nn.Module:
+    return _cnn(images, options, partial(CroppedSIConv2d, scales=options["cropped_scales"]))
+
+
+def _deep_cnn(images: Images, options: Options) -> nn.Module:
+    maps, dropout = options["maps"] or MAPS, options["dropout"]
+    return DeepScaleCNN(maps, dropout=dropout, classes=images.classes, channels=images.channels)
+
+
+def _resnet18(images: Images, _: Options) -> nn.Module:
+    small = images.size is not None and max(images.size) <= SMALL
+    return make_resnet18(images.channels, images.classes, small=small)
+
+
+NETWORKS: dict[str, Network] = {
+    "convnet": Network(lambda images, options: ConvNet(shape=_shape(images, options))),
+    "hierarchical": Network(
+        lambda images, options: HierarchicalConvNet(shape=_shape(images, options), scales=options["scales"])
+    ),
+    "tiled": Network(lambda images, options: ConvNet(TiledConv2d, _shape(images, options))),
+    "multi_stage": Network(lambda images, options: MultiStageConvNet(shape=_shape(images, options))),
+    "multi_column": Network(
+        lambda images, options: MultiColumnConvNet(shape=_shape(images, options), scales=options["scales"])
+    ),
+    "cnn": Network(_cnn, stages=3),
+    "cropped_cnn": Network(_cropped, stages=3),
+    "deep_cnn": Network(_deep_cnn, stages=3),
+    "fcn": Network(
+        lambda images, options: FullyConvolutional(shape=_shape(images, options, UNET_MAPS), channels=images.channels),
+        SEGMENTATION,
+    ),
+    "resnet18": Network(_resnet18, stages=0),
+    "unet": Network(
+        lambda images, options: UNet(shape=_shape(images, options, UNET_MAPS), channels=images.channels), SEGMENTATION
+    ),
+}
+
+
+def channels_of(name: str) -> int | None:
+    """Channels of the images that a network must be given; None for any number."""
+    return FACTORY_CHANNELS if ":" in name else None
+
+
+def check_network(name: str, task: str, maps: Sequence[int] = ()) -> None:
+    """Refuse a network that is made for another task, or widths that are not those of its stages."""
+    if ":" in name:
+        return
+    if NETWORKS[name].task != task:
+        fitting = " or ".join(each for each, network in NETWORKS.items() if network.task == task)
+        raise ValueError(f"`model` must be {fitting} or package.module:factory for {task}, got {name}")
+    if maps and len(maps) != (stages := NETWORKS[name].stages):
+        raise ValueError(f"`maps` must be {stages} numbers for {name}, got {list(maps)}")
+
+
+def make_network(images: Images, *, name: str, variant: str, **options: Any) -> nn.Module:
+    """The network with new weights.
+
+    Args:
+        images: what it is made for.
+        name: in `NETWORKS`, or `package.module:factory`, which is called with `num_classes=`.
+        variant: `plain`, `converted` or `pyramid`.
+        options: the other settings of a network, as `scaleconv.experiments.NetworkSettings` has them.
+
+    Raises:
+        ValueError: the network does not take such images or is for another task, or there is no such network.
+    """
+    check_network(name, images.task, options["maps"])
+    if ":" in name:
+        network = _from_factory(name, images.classes)
+    else:
+        try:
+            network = NETWORKS[name].make(images, options)
+        except ValueError as error:
+            raise ValueError(f"`model` {name} does not take these images: {error}") from None
+    if variant == "converted":
+        network = _converted(network, name, options)
+    elif variant == "pyramid":
+        network = _pyramid(network, images, options)
+    upsample = options["upsample"]
+    return network if upsample == 1 else nn.Sequential(nn.Upsample(scale_factor=upsample), network)
+
+
+def _converted(network: nn.Module, name: str, options: Options) -> nn.Module:
+    _check_layers(network, name, options["layers"])
+    rules = {"align": options["align"], "border": options["border"]}
+    scales, second = options["scales"], options["second_scales"]
+    if rules != {"align": "exact", "border": "absent"}:
+        return _with_rules(network, scales, rules)
+    if second:
+        return convert(network, scales={"stages.conv2": second, "*": scales}, antialias=options["antialias"])
+    return convert(network, include=options["layers"] or "*", scales=scales, antialias=options["antialias"])
+
+
+def _with_rules(network: nn.Module, scales: Sequence[float], rules: Mapping[str, str]) -> nn.Module:
+    """The network with layers that align their levels, or treat borders, by other rules."""
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, nn.Conv2d):
+            sizes = (layer.in_channels, layer.out_channels, layer.kernel_size[0])
+            with torch.random.fork_rng(devices=[]):
+                other = DirectSIConv2d(*sizes, scales=scales, **rules)
+            other.load_state_dict(layer.state_dict())
+            network.set_submodule(name, other)
+    return network
+
+
+def _pyramid(network: nn.Module, images: Images, options: Options) -> nn.Module:
+    scales, antialias = options["scales"], options["antialias"]
+    if images.task == SEGMENTATION:  # there is an output for every pixel
+        return ScaleInvariant(network, scales=scales, stride=1, offset=0, antialias=antialias)
+    size: Any = options["levels"]
+    if size == "input" and images.size is not None:  # whatever size other images have
+        size = (images.size[0] * options["upsample"], images.size[1] * options["upsample"])
+    pool, norm = options["pool"], options["norm"]
+    return ScaleInvariant(network, scales, pool=pool, norm=norm, size=size, antialias=antialias)
+
+
+def _check_layers(network: nn.Module, name: str, patterns: Sequence[str]) -> None:
+    """Refuse patterns that choose no layer, by the name that they have here."""
+    known = {each: layer for each, layer in network.named_modules() if isinstance(layer, nn.Conv2d)}
+    for pattern in patterns:
+        chosen = [each for each in known if fnmatchcase(each, pattern)]
+        if not any(each == pattern or not why_no_gain(each, known[each], {}) for each in chosen):
+            rule, names = "that can gain by it " if chosen else "", ", ".join(known)[:300]
+            raise ValueError(f"`layers` must match convolutions {rule}of {name} ({names}), got {pattern!r}")
+
+
+def _from_factory(name: str, classes: int) -> nn.Module:
+    module, _, attribute = name.partition(":")
+    try:
+        factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"`model` must be package.module:factory that can be imported, got {name} ({error})") from None
+    try:
+        network = factory(num_classes=classes)
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        raise ValueError(f"`model` {name} must take num_classes={classes}, got {got}") from error
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"`model` {name} must return a torch.nn.Module, got {type(network).__name__}")
+    return network
+
+
+class Classifier(nn.Module):
+    """A network that takes images as they are: (N, C, H, W) in [0, 1] to one number for each class, or class and pixel.
+
+    Args:
+        network: takes images whose mean is 0; may return a mapping with `out`, as torchvision's for segmentation do.
+        mean, std: of each channel over the training images.
+        classes: names.
+    """
+
+    def __init__(
+        self, network: nn.Module, mean: Sequence[float], std: Sequence[float], classes: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self.network, self.classes = network, tuple(classes)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean).reshape(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).reshape(1, -1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        output = self.network((images - self.mean) / self.std)
+        logits: Tensor = output["out"] if isinstance(output, Mapping) else output
+        return logits
