@@ -4,7 +4,7 @@ All layers of a comparison are measured in one process, interleaved. A run ends 
 and the figure are made. Nothing in the package but the command line imports `bench`.
 """
 
-#from .session import Result, run_bench
-#from .settings import Settings, make_settings
+from .session import Result, run_bench
+from .settings import Settings, make_settings
 
-#__all__ = ["Result", "Settings", "make_settings", "run_bench"]
+__all__ = ["Result", "Settings", "make_settings", "run_bench"]

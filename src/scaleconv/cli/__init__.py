@@ -9,7 +9,6 @@ import shlex
 import sys
 import time
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,7 +130,7 @@ def reproduce(
     from scaleconv.experiments import ITEMS, SEARCHES, check_name, folder_name, load_item, read_records
     from scaleconv.experiments.engine import open_engine
     from scaleconv.experiments.report import print_tables, write_report
-    from scaleconv.experiments.run import run_on_terminal
+    from scaleconv.experiments.display import run_on_terminal
 
     changes = {
         "models": models if models is None else _names("models", models),
@@ -274,9 +273,9 @@ def train(
     Records and weights are kept.
     """
     from scaleconv.experiments import check_name, load_experiment, plan_runs
-    from scaleconv.experiments.config import TITLES
+    from scaleconv.experiments.methods import PAPERS
     from scaleconv.experiments.report import counted
-    from scaleconv.experiments.run import run_on_terminal
+    from scaleconv.experiments.display import run_on_terminal
 
     _refuse_mixture(context, method, data)
     if data is not None:
@@ -285,8 +284,8 @@ def train(
         network = f" --model {shlex.quote(model)}" if model else ""
         say_next(f"scaleconv compare --data {shlex.quote(str(data))}{masks}{network}, for more methods and seeds")
         return
-    if method not in TITLES:
-        raise ValueError(f"`METHOD` must be one of {', '.join(TITLES)}, got {method!r}")
+    if method not in PAPERS:
+        raise ValueError(f"`METHOD` must be one of {', '.join(PAPERS)}, got {method!r}")
     changes = {"models": [method], "folds": [fold], "epochs": epochs}
     experiment = load_experiment(item, preset, _overrides(changes, settings)).at_point(point)
     folder = results / check_name(name)
@@ -491,14 +490,13 @@ def _refuse_mixture(context: typer.Context, method: str | None, data: Path | Non
 
 def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[int], *engine: Any) -> None:
     """Train on a folder of images and show what came out; `variants` None takes those that are compared."""
-    from scaleconv.experiments.compare import FolderRequest, run_folder
+    from scaleconv.experiments.compare import Request, run_compare
     from scaleconv.experiments.engine import open_engine
 
-    request = FolderRequest(**{field.name: given[field.name] for field in fields(FolderRequest)})
+    request = Request(**{name: given[name] for name in Request.__struct_fields__})
     with open_engine(*engine) as where:
-        for line in run_folder(request, variants, seeds, where):
-            if leads():
-                typer.echo(line)
+        for line in run_compare(request, variants, seeds, where):
+            typer.echo(line)
 
 
 def _place(results: Path) -> str:
@@ -547,7 +545,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"scaleconv: interrupted{kept}", file=sys.stderr)
     code = code if isinstance(code, int) else 0
     if "RANK" in os.environ and "torch.distributed" in sys.modules:  # started by torchrun
-        from scaleconv.experiments.distributed import leave
+        from scaleconv.experiments.processes import leave
 
         leave(code)
     sys.exit(code)

@@ -144,9 +144,3 @@ def _weights(length: int, scale: Tensor, shift: Tensor, flip: Tensor) -> Tensor:
     reach = (1 / scale).clamp(min=1).reshape(-1, 1, 1)
     weights = (1 - (sources.unsqueeze(-1) - pixels).abs() / reach).clamp(min=0)
     return weights / weights.sum(-1, keepdim=True)
-def augment(images, labels, draws, kinds, *, rescale=(0.5,2.0), law="log", interpolation="bilinear"):
-    s=rescale[0]*(rescale[1]/rescale[0])**draws[:,0] if "scale" in kinds else torch.ones_like(draws[:,0])
-    sh=0.125*(2*draws[:,1:3]-1) if "crop" in kinds else torch.zeros_like(draws[:,1:3])
-    f=draws[:,3]<0.5 if "flip" in kinds else torch.zeros_like(draws[:,3]).bool()
-    p=Placement(s,sh,f)
-    return place(images,p), (place_masks(labels,p) if labels.dim()>1 else labels)

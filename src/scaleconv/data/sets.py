@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from .appearance import shift, smooth
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor

@@ -1,13 +1,19 @@
 """Progress on the terminal: a line for the item, and one for each run that is at work."""
 
 import time
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import TaskID
 
 from ..data.progress import make_progress
-from .engine import Silent
+from .cost import CostStudy, run_cost
+from .engine import Engine, Local, Silent
+from .items import Experiment, Item
+from .processes import choose_device, is_first
+from .records import Record
+from .run import Options, run_experiment
 
 
 class ProgressDisplay:
@@ -54,3 +60,17 @@ class ProgressDisplay:
         self.progress.advance(self.item)
         if title in self.tasks:
             self.progress.remove_task(self.tasks.pop(title))
+
+
+def run_on_terminal(
+    item: Item, folder: Path, device: str, data_dir: Path | None, engine: Engine | None = None
+) -> list[Record]:
+    """Run an item with live progress; `auto` takes a GPU if there is one. Only experiments run on other machines."""
+    engine = engine or Local()
+    with ProgressDisplay(Console(stderr=True, quiet=not is_first())) as display:
+        if isinstance(item, CostStudy):
+            return run_cost(item, folder, device=choose_device(device), watcher=display)
+        if not isinstance(item, Experiment):
+            raise TypeError(f"`item` must be an Experiment or a CostStudy, got {type(item).__name__}")
+        options = Options(engine.device(device), data_dir)
+        return run_experiment(item, folder, options, watcher=display, engine=engine)

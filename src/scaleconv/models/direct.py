@@ -1,1 +1,0 @@
-from .alignment import AlignedSIConv2d as DirectSIConv2d
