@@ -22,8 +22,8 @@ from ..models.resnet import make_resnet18
 from ..models.unet import UNet
 from ..nn import ScaleInvariant, convert
 from ..nn.convert import why_no_gain
+from ..ops.call import DEFAULT_SCALES, check_scales
 from ..ops.checks import check_choice, check_count
-from ..ops.signature import DEFAULT_SCALES, check_scales
 from .checkpoint import load_checkpoint, make_fitting
 from .parsing import brief, build
 

@@ -14,8 +14,8 @@ from typing import Any
 from ..data.atomic import check_folder
 from ..data.folders import check_shares
 from ..data.loading import ImageData, check_task, load_folder
+from ..ops.call import DEFAULT_SCALES
 from ..ops.checks import check_count
-from ..ops.signature import DEFAULT_SCALES
 from .classifier import DEFAULT_MODELS, NetworkSpec
 from .distributed import join_processes
 from .engine import Engine, Local, Task

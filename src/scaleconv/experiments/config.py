@@ -22,9 +22,9 @@ from ..models.alignment import ALIGNMENTS, BORDERS
 from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
 from ..nn.scale_invariant import NORMS, SIZES
+from ..ops.call import DEFAULT_SCALES, check_scales
 from ..ops.checks import as_number, check_choice, check_count
 from ..ops.levels import POOLS
-from ..ops.signature import DEFAULT_SCALES, check_scales
 from .parsing import brief
 
 # All methods in the order of the paper's table: RBMs, networks, then the control on pixels, which the paper lacks.

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..ops.torch_private import BatchNorm as _BatchNorm
 
 T = TypeVar("T")
 LOST = "another process of this run was lost: the same command goes on from the last checkpoint"

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from ..nn import ScaleInvariant, SIConv2d
-from ..ops.signature import DEFAULT_SCALES
+from ..ops.call import DEFAULT_SCALES
 from .alignment import AlignedSIConv2d
 from .cnn import CROPPED_SCALES, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
 from .contrastive import Recipe
