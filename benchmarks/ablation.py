@@ -26,8 +26,8 @@ from scaleconv.metrics.timing import Workload, captured, repeated, time_interlea
 from scaleconv.models.convnet import ConvNet
 from scaleconv.models.resnet import make_resnet18
 from scaleconv.ops import cpu, custom_op, plan
+from scaleconv.ops.call import Call
 from scaleconv.ops.geometry import Level
-from scaleconv.ops.signature import Signature
 
 NEVER = 10**12
 
@@ -55,7 +55,7 @@ def more_shared_canvases() -> list[Any]:
 
 def depthwise_by_patches() -> list[Any]:
     """A depthwise layer as any other with groups."""
-    return [mock.patch.object(Signature, "depthwise", property(lambda self: False))]
+    return [mock.patch.object(Call, "depthwise", property(lambda self: False))]
 
 
 def depthwise_by_a_library() -> list[Any]:
@@ -116,10 +116,7 @@ class Case:
     """The layer without something, with plans of its own."""
 
     def __init__(self, patches: list[Any]) -> None:
-        make = lru_cache(plan.make_plan.__wrapped__)
-        find = lru_cache(custom_op.find_plan.__wrapped__)
-        fresh = [mock.patch.object(custom_op, "make_plan", make), mock.patch.object(custom_op, "find_plan", find)]
-        self.patches = [*patches, *fresh]
+        self.patches = [*patches, mock.patch.object(custom_op, "make_plan", lru_cache(plan.make_plan.__wrapped__))]
 
     @contextmanager
     def active(self) -> Iterator[None]:

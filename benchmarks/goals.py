@@ -48,7 +48,7 @@ from scaleconv.metrics.timing import (
     repeated,
     time_interleaved,
 )
-from scaleconv.ops import cpu, custom_op, plan
+from scaleconv.ops import cpu, plan
 from scaleconv.table import Table
 
 Row = dict[str, Any]
@@ -130,7 +130,7 @@ def measure_planning(device: str, sizes: Sequence[int], repeats: int) -> list[Ro
 
 def forget_plans() -> None:
     """So that a call plans again, while libraries still know its sizes."""
-    for cached in (plan.make_plan, plan.axis_maps, custom_op.find_plan):
+    for cached in (plan.make_plan, plan.axis_maps):
         cached.cache_clear()
     cpu.SPARSE_MAPS.clear()
 

@@ -9,7 +9,7 @@ from scaleconv import SIConv2d
 from scaleconv.experiments import cost, load_item, read_records
 from scaleconv.experiments.cost import DirectSIConv2d, formula, run_cost
 from scaleconv.experiments.report import footnotes
-from scaleconv.ops.signature import DEFAULT_SCALES
+from scaleconv.ops.call import DEFAULT_SCALES
 
 TINY = {"batch": 1, "calls": 1, "largest": [2.0], "counts": [1, 3], "folds": [0]}
 

@@ -10,10 +10,8 @@ import torch
 from helpers.loops import random, tensors_of
 from scaleconv import SIConv2d, resize_cache, si_conv2d
 from scaleconv.ops import cache as cache_module
-from scaleconv.ops import custom_op
 from scaleconv.ops.cache import ROUNDS, SLICE, BoundedCache, return_memory
 from scaleconv.ops.cpu import SPARSE_MAPS
-from scaleconv.ops.geometry import make_geometry
 from scaleconv.ops.plan import make_plan
 
 SCALES = (0.6, 1, 1.7)
@@ -23,8 +21,7 @@ SCALES = (0.6, 1, 1.7)
 def empty_caches():
     def clear():
         SPARSE_MAPS.clear()
-        for function in (make_geometry, make_plan, custom_op.find_plan):
-            function.cache_clear()
+        make_plan.cache_clear()
 
     clear()
     before = SPARSE_MAPS.max_nbytes
@@ -208,7 +205,6 @@ def test_what_any_call_has_made_serves_calls_that_differentiate_twice(first, cha
     after = gradients()
     SPARSE_MAPS.clear()
     make_plan.cache_clear()
-    custom_op.find_plan.cache_clear()
     for actual, expected in zip(after, gradients(), strict=True):
         assert torch.equal(actual, expected)
         assert actual.abs().max() > 0
@@ -242,7 +238,6 @@ def test_threads_that_empty_the_caches_of_one_another_get_the_same_numbers():
     def work(_):
         SPARSE_MAPS.clear()
         make_plan.cache_clear()
-        custom_op.find_plan.cache_clear()
         return all(torch.equal(a, b) for a, b in zip(step(), expected, strict=True))
 
     with ThreadPoolExecutor(4) as threads:

@@ -64,7 +64,7 @@ def test_the_convolution_of_a_canvas(channels, filters, groups, dtype):
         steps = tuple(t if n > 1 else 1 for t, n in zip(stride, response, strict=True))
         size = [n if many > 1 else r + 1 for n, many, r in zip(size, response, reach, strict=True)]
         canvas = SimpleNamespace(planar=False, taps=None, size=size, response=response, stride=steps, dilation=dilation)
-        plan = SimpleNamespace(gpu=False, signature=SimpleNamespace(groups=groups, in_channels=channels))
+        plan = SimpleNamespace(gpu=False, call=SimpleNamespace(groups=groups, in_channels=channels))
         pixels = random(3, *size, channels, seed=1, dtype=dtype)
         weight = random(filters, channels // groups, *kernel, seed=2, dtype=dtype)
         sent = random(3, *response, filters, seed=3, dtype=dtype)

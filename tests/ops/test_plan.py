@@ -8,18 +8,18 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from helpers.loops import calls
-from scaleconv import DEFAULT_SCALES
-from scaleconv.ops.convolution import torch_call
+from scaleconv import DEFAULT_SCALES, rotation
+from scaleconv.ops.call import Call, make_call
+from scaleconv.ops.convolution import safe_arguments
 from scaleconv.ops.plan import MOST_PATCHES, Budget, choose_form, make_plan
-from scaleconv.ops.signature import make_signature
 
 SCALES = (0.63, 1, 1.26, 1.6, 2, 2.5, 4)
 EVERYTHING_SHARED, NOTHING_SHARED, BANDS = Budget(10**9, 10**9), Budget(0, 10**9), Budget(0, 60)
 
 
 def forms(image, weight, gpu, padding=1, groups=1, scales=SCALES):
-    signature = make_signature(image, weight, padding=padding, groups=groups, scales=scales)
-    return {level.scales[0]: choose_form(signature, level, gpu) for level in signature.geometry.levels}
+    call = make_call(image, weight, padding=padding, groups=groups, scales=scales)
+    return {level.scales[0]: choose_form(call, level, gpu) for level in call.levels}
 
 
 def strips_of(plan):
@@ -83,16 +83,15 @@ def test_canvases_tile_what_each_level_covers_exactly_once(form, budget, gpu):
 
     @settings(max_examples=25, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(calls(), st.booleans())
-    def tile(call, depthwise):
-        input_shape, (filters, _, *kernel), *others, antialias = call
+    def tile(drawn, depthwise):
+        input_shape, (filters, _, *kernel), *others = drawn
         if depthwise:
             input_shape, others[3] = (input_shape[0], filters, *input_shape[2:]), filters
         weight_shape = (filters, input_shape[1] // others[3], *kernel)
-        signature = make_signature(input_shape, weight_shape, *others)
-        plan = make_plan(signature, antialias, input_shape[0], gpu, form, budget)
-        size = (signature.height.output_size, signature.width.output_size)
-        for level in signature.geometry.levels:
-            times = torch.zeros(size, dtype=torch.int)
+        call = make_call(input_shape, weight_shape, *others)
+        plan = make_plan(call, input_shape[0], gpu, form, budget)
+        for level in call.levels:
+            times = torch.zeros(call.output_size, dtype=torch.int)
             for strip in strips_of(plan):
                 times[strip.outputs] += strip.code == level.code
             if level.code == plan.identity:
@@ -116,21 +115,21 @@ def test_canvases_tile_what_each_level_covers_exactly_once(form, budget, gpu):
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_band_exceeds_its_budget_only_if_it_is_a_single_row(gpu):
-    signature = make_signature((2, 30, 20), (3, 2, 3, 3), scales=(1, 0.7, 1.7, 2))
-    plan = make_plan(signature, False, 1, gpu, "dense", Budget(0, 2500))
+    call = make_call((2, 30, 20), (3, 2, 3, 3), scales=(1, 0.7, 1.7, 2))
+    plan = make_plan(call, 1, gpu, "dense", Budget(0, 2500))
     rows = [strip.outputs[0] for strip in strips_of(plan)]
     assert len(rows) > 6
     for canvas in plan.canvases:
         (strip,) = canvas.strips
         height = strip.outputs[0].stop - strip.outputs[0].start
-        assert canvas.elements(signature) <= 2 * 2500 or height == 1  # rows that two bands read are read twice
+        assert canvas.elements(call) <= 2 * 2500 or height == 1  # rows that two bands read are read twice
 
 
 @pytest.mark.parametrize("scales", [(0.6, 1, 1.4, 2), (2, 1, 1.4, 0.6)], ids=["widest last", "narrowest last"])
 def test_shared_canvases_hold_all_levels_one_below_the_other(scales):
     """Scale 2 is the widest: output p reads its 11 responses at 2·p + 0.25, up to 10.25, so their 23 columns."""
-    signature = make_signature((16, 13, 11), (4, 16, 3, 3), stride=2, padding=1, scales=scales)
-    plan = make_plan(signature, False, 2, True, "dense", EVERYTHING_SHARED)
+    call = make_call((16, 13, 11), (4, 16, 3, 3), stride=2, padding=1, scales=scales)
+    plan = make_plan(call, 2, True, "dense", EVERYTHING_SHARED)
     (canvas,) = plan.canvases
     assert plan.identity is None
     assert [strip.code for strip in canvas.strips] == [0, 1, 2, 3]
@@ -147,15 +146,15 @@ def test_shared_canvases_hold_all_levels_one_below_the_other(scales):
 
 
 def test_levels_about_as_wide_share_a_canvas_on_a_gpu_and_none_does_on_a_cpu():
-    signature = make_signature((64, 40, 40), (64, 64, 3, 3), padding=1, scales=(1, 0.8, 0.75, 0.5, 0.45))
-    shared = {gpu: codes_by_canvas(make_plan(signature, False, 64, gpu)) for gpu in (False, True)}
+    call = make_call((64, 40, 40), (64, 64, 3, 3), padding=1, scales=(1, 0.8, 0.75, 0.5, 0.45))
+    shared = {gpu: codes_by_canvas(make_plan(call, 64, gpu)) for gpu in (False, True)}
     assert shared[True] == [[1, 2], [3, 4]]  # 32 and 30 columns; 20 and 18
     assert shared[False] == [[1], [2], [3], [4]]
 
 
 def test_a_library_convolves_the_input_itself_for_scale_one_unless_it_has_company_or_a_kernel_of_ours():
     def identity(image, weight, gpu, images=64, groups=1, **how):
-        return make_plan(make_signature(image, weight, groups=groups), False, images, gpu, **how).identity
+        return make_plan(make_call(image, weight, groups=groups), images, gpu, **how).identity
 
     wide = ((64, 40, 40), (64, 64, 3, 3))
     assert identity(*wide, gpu=False) == identity(*wide, gpu=True) == 0
@@ -178,56 +177,63 @@ def test_a_library_convolves_the_input_itself_for_scale_one_unless_it_has_compan
     ids=["one channel", "few channels", "groups", "many channels", "depthwise"],
 )
 def test_images_lie_innermost_only_on_a_gpu_and_with_few_channels_or_groups(image, weight, groups, planar):
-    signature = make_signature(image, weight, groups=groups)
+    call = make_call(image, weight, groups=groups)
     for gpu in (False, True):
-        plan = make_plan(signature, False, 4, gpu, budget=NOTHING_SHARED)
+        plan = make_plan(call, 4, gpu, budget=NOTHING_SHARED)
         assert plan.planar == (gpu and planar)
         assert {canvas.planar for canvas in plan.canvases} == {plan.planar}
 
 
 def test_levels_of_a_small_layer_on_a_gpu_are_dense_and_share_one_canvas():
     for image, weight, groups in (((1, 28, 28), (36, 1, 7, 7), 1), ((16, 20, 20), (8, 16, 3, 3), 1)):
-        plan = make_plan(make_signature(image, weight, groups=groups), False, 4, True)
+        plan = make_plan(make_call(image, weight, groups=groups), 4, True)
         (canvas,) = plan.canvases
         assert (canvas.form, len(canvas.strips), plan.identity, plan.planar) == ("dense", 6, None, False)
 
 
 def test_a_form_that_is_asked_for_is_taken_by_every_level_that_can_have_it():
-    signature = make_signature((4, 12, 12), (3, 4, 5, 5), scales=(0.6, 1, 1.9, 2))
+    call = make_call((4, 12, 12), (3, 4, 5, 5), scales=(0.6, 1, 1.9, 2))
     for form in ("dense", "im2col"):
-        assert {c.form for c in make_plan(signature, False, 1, False, form).canvases} == {form}
-    strided = make_plan(signature, False, 1, False, "strided")
-    codes = {level.code: level.scales[0] for level in signature.geometry.levels}
+        assert {c.form for c in make_plan(call, 1, False, form).canvases} == {form}
+    strided = make_plan(call, 1, False, "strided")
+    codes = {level.code: level.scales[0] for level in call.levels}
     assert {codes[c.strips[0].code]: c.form for c in strided.canvases} == {0.6: "dense", 1.9: "dense", 2: "strided"}
-    depthwise = make_signature((4, 12, 12), (4, 1, 5, 5), groups=4, scales=(0.6, 1, 1.9))
-    assert {c.form for c in make_plan(depthwise, False, 1, True, "im2col").canvases} == {"dense"}
+    depthwise = make_call((4, 12, 12), (4, 1, 5, 5), groups=4, scales=(0.6, 1, 1.9))
+    assert {c.form for c in make_plan(depthwise, 1, True, "im2col").canvases} == {"dense"}
 
 
 def test_a_strided_level_is_sampled_where_its_outputs_read_and_a_gathered_one_under_every_tap():
-    signature = make_signature((1, 12, 12), (3, 1, 5, 5), padding=2, scales=(1, 2))
-    (strided,) = make_plan(signature, False, 1, False, "strided").canvases
+    call = make_call((1, 12, 12), (3, 1, 5, 5), padding=2, scales=(1, 2))
+    (strided,) = make_plan(call, 1, False, "strided").canvases
     assert (strided.size, strided.response, strided.stride) == ((27, 27), (12, 12), (2, 2))  # 2 · 11 + 5 rows
-    (gathered,) = make_plan(signature, False, 1, False, "im2col").canvases
+    (gathered,) = make_plan(call, 1, False, "im2col").canvases
     assert (gathered.size, gathered.response, gathered.stride) == ((60, 60), (12, 12), (5, 5))  # 12 · 5 rows
     assert gathered.shape(3, 1) == (3, 12, 12, 25)
 
 
 def test_a_plan_is_made_once():
-    call = ((2, 9, 8), (3, 2, 3, 3))
-    plan = make_plan(make_signature(*call), False, 2, False)
-    assert make_plan(make_signature(*call), False, 2, False) is plan
-    assert make_plan(make_signature(*call), True, 2, False) is not plan
-    assert make_plan(make_signature(*call), False, 2, True) is not plan
-    assert make_plan(make_signature(*call, scales=DEFAULT_SCALES[1:]), False, 2, False) is not plan
+    shapes = ((2, 9, 8), (3, 2, 3, 3))
+    plan = make_plan(make_call(*shapes), 2, False)
+    assert make_plan(make_call(*shapes), 2, False) is plan
+    assert make_plan(make_call(*shapes, antialias=True), 2, False) is not plan
+    assert make_plan(make_call(*shapes), 2, True) is not plan
+    assert make_plan(make_call(*shapes, scales=DEFAULT_SCALES[1:]), 2, False) is not plan
+
+
+def test_a_call_from_the_arguments_of_the_operator_is_the_call_itself():
+    """So that compiled code has the plans of eager code."""
+    call = make_call((5, 4, 9, 8), (6, 2, 3, 2), (2, 1), (1, 0), (1, 2), 2, (0.7, 1, 3), True)
+    assert Call.of((4, 9, 8), (6, 2, 3, 2), *call.arguments) == call
+    turned = make_call((4, 9, 8), (6, 2, 3, 2), groups=2, transforms=[rotation(0), rotation(30)], border="clamp")
+    assert Call.of((4, 9, 8), (6, 2, 3, 2), *turned.arguments) == turned
 
 
 @given(calls(), st.sampled_from([None, "dense", "strided", "im2col"]), st.booleans())
-def test_a_library_is_given_a_stride_only_for_several_taps_and_several_outputs(call, form, gpu):
-    shape, weight_shape, stride, padding, dilation, groups, scales, antialias = call
-    signature = make_signature(shape, weight_shape, stride, padding, dilation, groups, scales)
-    strides = [(torch_call(signature).stride, (signature.height.output_size, signature.width.output_size))]
-    plan = make_plan(signature, antialias, shape[0], gpu, form)
+def test_a_library_is_given_a_stride_only_for_several_taps_and_several_outputs(drawn, form, gpu):
+    call = make_call(*drawn)
+    strides = [(safe_arguments(call).stride, call.output_size)]
+    plan = make_plan(call, drawn[0][0], gpu, form)
     strides += [(canvas.stride, canvas.response) for canvas in plan.canvases]
     for given_stride, outputs in strides:
-        for one, taps, count in zip(given_stride, weight_shape[2:], outputs, strict=True):
+        for one, taps, count in zip(given_stride, drawn[1][2:], outputs, strict=True):
             assert one == 1 or (taps > 1 and count > 1)

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 
 from helpers.loops import assert_loops_agree, calls
 from scaleconv import si_conv2d
+from scaleconv.ops.call import make_call
 from scaleconv.ops.plan import make_plan
-from scaleconv.ops.signature import make_signature
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "si_conv2d.npz")
 
@@ -36,13 +36,13 @@ def test_agrees_with_the_loop_reference():
     @given(calls(), st.integers(0, 2**31))
     def agree(call, seed):
         assert_loops_agree(*call, seed=seed)
-        signature = make_signature(*call[:-1])
-        levels = [level for level in signature.geometry.levels if level.scales[0] != 1]
-        forms = {canvas.form for canvas in make_plan(signature, call[-1], call[0][0], False).canvases}
+        checked = make_call(*call)
+        levels = [level for level in checked.levels if level.scales[0] != 1]
+        forms = {canvas.form for canvas in make_plan(checked, call[0][0], False).canvases}
         seen.update(forms)
         seen["compared"] += bool(levels)
         seen["past the edge"] += any(level.scales[0] in (2, 3) and not level.regular for level in levels)
-        seen["too small"] += len(levels) + 1 < len(signature.matrices)
+        seen["too small"] += len(levels) + 1 < len(checked.matrices)
         seen["shrunk below 0.4"] += any(level.scales[0] < 0.4 for level in levels)
         seen["enlarged by three"] += any(level.scales[0] > 3 for level in levels)
 
@@ -56,7 +56,7 @@ def test_agrees_with_the_loop_reference():
 
 def test_many_channels_are_gathered_and_agree_with_the_loops():
     call = (2, 16, 9, 8), (3, 16, 2, 3), (1, 2), (1, 0), (1, 1), 1, (0.7, 1, 1.7, 2)
-    plan = make_plan(make_signature(*call), False, 2, False)
+    plan = make_plan(make_call(*call), 2, False)
     assert {canvas.form for canvas in plan.canvases} == {"dense", "im2col"}
     assert_loops_agree(*call, antialias=False)
 

@@ -14,9 +14,9 @@ from helpers import reference, transform_reference
 from helpers.loops import random, tensors_of
 from helpers.tolerance import assert_close
 from scaleconv import TIConv2d, affine, rotation, scaling, shear, si_conv2d, ti_conv2d
+from scaleconv.ops.call import make_call
 from scaleconv.ops.plan import PlaneStrip, make_plan
 from scaleconv.ops.scale_max import scale_max_backward, scale_max_forward
-from scaleconv.ops.signature import Signature, check_ti_call
 from scaleconv.ops.traceable import traceable_conv
 
 MIXED = (rotation(0), rotation(30), scaling(1.5, 0.7), shear(0.4), rotation(90))
@@ -67,9 +67,8 @@ def aligned_by_loops(tensors, stride, padding, dilation, groups, transforms, int
 
 
 def plan_of(tensors, call, gpu=False):
-    checked = check_ti_call(tensors[0].shape, tensors[1].shape, *call[2:])
-    signature = Signature.of(tensors[0].shape, tensors[1].shape, checked)
-    return make_plan(signature, False, len(tensors[0]), gpu), checked
+    checked = make_call(tensors[0].shape, tensors[1].shape, **options(call))
+    return make_plan(checked, len(tensors[0]), gpu), checked
 
 
 def test_agrees_with_the_loop_reference():

@@ -8,8 +8,8 @@ import torch
 
 from helpers.loops import random
 from scaleconv import Transform, affine, rotation, scaling, shear
-from scaleconv.ops.geometry import Axis, make_geometry
-from scaleconv.ops.planes import plane_sampling
+from scaleconv.ops.geometry import Axis, place_levels
+from scaleconv.ops.resampling import plane_sampling
 
 
 def goes_to(transform, y, x):
@@ -66,7 +66,7 @@ def test_equal_transforms_are_one_key_and_zero_has_no_sign():
 def test_sampling_under_a_quarter_turn_is_rot90(size, turns):
     image = random(*size)
     axes = [Axis(length, 1, 1, (0, 0), 1) for length in size]
-    (level,) = make_geometry(*axes, (rotation(0).numbers, rotation(90 * turns).numbers)).levels[1:]
+    (level,) = place_levels(*axes, (rotation(0).numbers, rotation(90 * turns).numbers))[1:]
     expected = torch.rot90(image, turns)
     taken = plane_sampling(level).dense() @ image.flatten()
     assert torch.equal(taken.view(expected.shape), expected)

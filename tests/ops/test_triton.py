@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from helpers.loops import calls, random, tensors_of
 from helpers.tolerance import assert_close
 from scaleconv import rotation, scaling, shear
+from scaleconv.ops.call import make_call
 from scaleconv.ops.plan import Budget, make_plan
 from scaleconv.ops.scale_max import scale_max_backward, scale_max_forward
-from scaleconv.ops.signature import Signature, check_ti_call, make_signature
 
 pytest.importorskip("triton")
 ON_GPU = torch.cuda.is_available()
@@ -41,9 +41,9 @@ def whole_float32():
 
 def plans_of(input_shape, weight_shape, call, antialias=False, form=None, budget=None):
     """The plan of a GPU, and one of a CPU that takes every level as the paper does."""
-    signature = make_signature(input_shape, weight_shape, **call)
-    of_gpu = make_plan(signature, antialias, input_shape[0], True, form, budget)
-    return of_gpu, make_plan(signature, antialias, input_shape[0], False, "dense")
+    checked = make_call(input_shape, weight_shape, **call, antialias=antialias)
+    of_gpu = make_plan(checked, input_shape[0], True, form, budget)
+    return of_gpu, make_plan(checked, input_shape[0], False, "dense")
 
 
 def assert_agrees_with_float64(tensors, of_gpu, of_cpu, dtype=torch.float32):
@@ -112,9 +112,9 @@ MIXED = {
 @pytest.mark.parametrize("name", MIXED)
 def test_maps_that_mix_the_axes_agree_with_float64(name):
     shape, weight_shape, stride, padding, groups, *reading = MIXED[name]
-    checked = check_ti_call(shape, weight_shape, stride, padding, 1, groups, TURNED, *reading)
-    signature = Signature.of(shape, weight_shape, checked)
-    plans = [make_plan(signature, False, shape[0], gpu) for gpu in (True, False)]
+    levels = dict(zip(("transforms", "interpolation", "border"), (TURNED, *reading), strict=True))
+    call = make_call(shape, weight_shape, stride, padding, groups=groups, **levels)
+    plans = [make_plan(call, shape[0], gpu) for gpu in (True, False)]
     assert_agrees_with_float64(tensors_of(shape, weight_shape, dtype=torch.float32), *plans)
 
 

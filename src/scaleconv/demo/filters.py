@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from ..data import Uniform, make_scenes
 from ..ops import Transform, rotation, scaling, ti_conv2d
-from ..ops.geometry import BILINEAR, canvas_size
-from ..ops.planes import sources
+from ..ops.geometry import BILINEAR, canvas_size, plane_sources
 from ..ops.traceable import indices, read_plane
 from . import rendering
 from .answers import Answer
@@ -134,5 +133,5 @@ def transformed(images: Tensor, transform: Transform) -> Tensor:
     matrix, size = transform.numbers, images.shape[2:]
     canvas = canvas_size(matrix, size)
     y, x = (indices(length, images.device) for length in canvas)
-    level, _ = read_plane(images, sources(matrix, size, canvas, y[:, None], x), size, BILINEAR)
+    level, _ = read_plane(images, plane_sources(matrix, size, canvas, y[:, None], x), size, BILINEAR)
     return level

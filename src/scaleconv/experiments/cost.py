@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from ..metrics.timing import LayerPass, captured, repeated, time_interleaved
 from ..nn import SIConv2d
 from ..ops import macs
+from ..ops.call import make_call
 from ..ops.resampling import linear_map
-from ..ops.signature import make_signature
 from .checkpoint import check_settings
 from .engine import Engine
 from .items import STUDIES
@@ -106,7 +106,7 @@ class DirectSIConv2d(nn.Conv2d):
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, size: int, scales: Sequence[float]) -> None:
         super().__init__(in_channels, out_channels, kernel)
-        axis = make_signature((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales).height
+        axis = make_call((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales).height
         self.margins: list[tuple[int, int]] = []  # around what a level covers, before and after
         for level in filter(None, (axis.level(scale) for scale in scales if scale != 1)):
             first, end = level.covered

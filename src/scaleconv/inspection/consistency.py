@@ -19,8 +19,8 @@ from ..nn.observe import (
     images_of,
     with_images,
 )
+from ..ops.call import check_factors
 from ..ops.checks import check_count, check_number
-from ..ops.signature import check_factors
 from ..table import Table
 from .pictures import Figure, Tabled, make_figure
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..metrics.timing import repeated, time_interleaved
@@ -17,6 +16,7 @@ from ..nn.observe import Call, check_call, check_module, evaluating, find_path, 
 from ..nn.rerouted import Reroute, arguments_of
 from ..ops.checks import check_count
 from ..ops.macs import macs
+from ..ops.torch_private import ConvNd
 from ..table import Table
 from .pictures import Tabled, sizes_as_text
 
@@ -148,7 +148,7 @@ def summary(model: nn.Module, images: Any, *, repeats: int = 3, call: Call | Non
     pictures = images_of(batch)
     check_count("repeats", repeats, least=0)
     plain = revert(model)
-    convolutions = {name: layer for name, layer in model.named_modules() if isinstance(layer, _ConvNd)}
+    convolutions = {name: layer for name, layer in model.named_modules() if isinstance(layer, ConvNd)}
     for name, layer in convolutions.items():
         if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
             raise ValueError(

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..ops.torch_private import free_cublas_workspaces
+
 Key = TypeVar("Key", bound=Hashable)
 Call = Callable[[], object]
 Candidate = TypeVar("Candidate", bound=Call)
@@ -174,7 +176,7 @@ def peak_memory(call: Call, device: str) -> Memory | None:
         return None
     torch.cuda.synchronize()
     gc.collect()
-    torch._C._cuda_clearCublasWorkspaces()  # left by earlier matrix products
+    free_cublas_workspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()

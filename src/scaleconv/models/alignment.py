@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ops.call import DEFAULT_SCALES, check_scales
 from ..ops.geometry import SLACK, Axis, AxisLevel
 from ..ops.resampling import linear_map
-from ..ops.signature import DEFAULT_SCALES, check_scales
 
 ALIGNMENTS = ("exact", "up", "down")
 BORDERS = ("absent", "zeros", "clamp")

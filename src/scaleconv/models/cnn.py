@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ..ops.signature import check_scales
+from ..ops.call import check_scales
 from .convnet import Convolution
 
 PIXEL_DEVIATION = 0.2161  # of MNIST-Scale, as the literature has it

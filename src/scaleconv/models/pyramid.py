@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..ops.call import DEFAULT_SCALES, check_scales
 from ..ops.geometry import Axis
 from ..ops.resampling import linear_map
-from ..ops.signature import DEFAULT_SCALES, check_scales
 from .convnet import PAPER, ConvNet, Convolution, Shape, initialise, last_map, make_classifier, make_stages
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ..ops.call import check_scales
 from ..ops.geometry import SLACK
 from ..ops.resampling import linear_map
-from ..ops.signature import check_scales
 from .boltzmann import Identity, Rescaling
 from .contrastive import Recipe
 from .images import check_size

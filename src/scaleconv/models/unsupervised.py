@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..ops.call import check_scales
 from ..ops.checks import check_count, check_number
-from ..ops.signature import check_scales
 from .contrastive import Progress, Recipe
 from .rbm import RBM
 from .si_rbm import ENLARGING_SCALES, SIRBM

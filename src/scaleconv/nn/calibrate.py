@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_map
 
 from ..ops.checks import check_count, check_flag
+from ..ops.torch_private import BatchNorm, tree_map
 from .convert import Network, copy_network, revert
 from .layers import SIConv2d
 from .match import LEAST, match_statistics
@@ -174,7 +173,7 @@ def _fitted(network: nn.Module) -> list[nn.Parameter]:
 
 def _adjusted(network: nn.Module) -> list[Tensor]:
     """All that calibration changes."""
-    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    norms = [module for module in network.modules() if isinstance(module, BatchNorm)]
     statistics = [statistic for norm in norms for statistic in (norm.running_mean, norm.running_var)]
     return [*_fitted(network), *(statistic for statistic in statistics if statistic is not None)]
 

@@ -11,12 +11,12 @@ from fnmatch import fnmatchcase
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
+from ..ops.call import DEFAULT_SCALES, check_scales
 from ..ops.checks import as_integer, check_flag
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.torch_private import ConvNd
 from .folding import allow_folding, refuse_folding
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
 from .observe import Call, check_module, evaluating, given_to, hooked, run
@@ -276,7 +276,7 @@ def skipped(model: nn.Module, images: Any = None, *, call: Call | None = None) -
     for name, layer in model.named_modules():
         if _is_convolution(layer) and not isinstance(layer, ScaleInvariantLayer):
             reasons[name] = why_unfit(layer) or why_no_gain(name, layer, sizes) or "not chosen"
-        elif isinstance(layer, _ConvNd) and not _is_convolution(layer):
+        elif isinstance(layer, ConvNd) and not _is_convolution(layer):
             reasons[name] = f"{type(layer).__name__} is a transposed convolution"
     return reasons
 

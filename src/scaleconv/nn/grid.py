@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
+
+from ..ops.torch_private import tree_leaves, without_dispatch_modes
 
 Pair = tuple[float, float]
 Grid = tuple[Pair, Pair]  # stride and offset, each (height, width)
@@ -75,7 +75,7 @@ def find_grids(module: nn.Module, channels: int) -> list[Grid]:
 
 def _map_sizes(module: nn.Module, channels: int, length: int) -> list[tuple[int, int]]:
     """(height, width) of the maps that a module without data answers to a square image."""
-    with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+    with without_dispatch_modes(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not what the user runs
         answer = module(torch.empty((1, channels, length, length), device="meta"))
     shapes = [leaf.shape for leaf in tree_leaves(answer) if isinstance(leaf, Tensor) and leaf.ndim == 4]
@@ -89,7 +89,7 @@ def without_data(module: nn.Module) -> nn.Module:
     """
     tensors = [*module.parameters(), *module.buffers()]
     tensors += [value for layer in module.modules() for value in vars(layer).values() if isinstance(value, Tensor)]
-    with _disable_current_modes():
+    with without_dispatch_modes():
         empty: dict[int, Any] = {}
         for tensor in tensors:
             dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype

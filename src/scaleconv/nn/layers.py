@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ops.call import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
 from ..ops.checks import check_flag
-from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
-from ..ops.signature import DEFAULT_SCALES, Padding, check_layer, check_reading, check_scales, check_transforms
-from ..ops.ti_conv import ti_conv2d
+from ..ops.conv import si_conv1d, si_conv2d, si_conv3d, ti_conv2d
+from ..ops.torch_private import ConvNd
 from ..ops.transforms import Transform, scaling
 from .levels_state import LevelsState, ScalesState, scales_as_text
 
@@ -18,7 +18,7 @@ for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole
 
 
-class _Convolution(nn.modules.conv._ConvNd):
+class _Convolution(ConvNd):
     """A convolution of `torch.nn` whose call, once the input is padded, is that of `_convolve`."""
 
     axes: int

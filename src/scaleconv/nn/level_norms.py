@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode, get_default_nowrap_functions
-from torch.utils._pytree import tree_iter, tree_map_only
+
+from ..ops.torch_private import BatchNorm, DisableTorchFunctionSubclass, tree_iter, tree_map_only
 
 Moments = tuple[Tensor, Tensor]  # mean and variance
 ARGUMENTS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")  # of F.batch_norm
 INSTEAD = 'use norm="level", or size="input"'
 
 
-def training_norms(module: nn.Module) -> list[_BatchNorm]:
+def training_norms(module: nn.Module) -> list[BatchNorm]:
     """Those that normalise by the batch, and keep running statistics for evaluation.
 
     Raises:
         ValueError: one of them shares its statistics with other processes, where they cannot be looked up.
     """
-    norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    norms = [layer for layer in module.modules() if isinstance(layer, BatchNorm)]
     norms = [norm for norm in norms if norm.training and norm.running_mean is not None]
     if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms) and _several_processes():
         raise ValueError(f"`module` must not hold a SyncBatchNorm in training at levels of several sizes: {INSTEAD}")
@@ -45,7 +45,7 @@ class Pass:
     of scale 1 moves the other levels, too. Running statistics are those of scale 1 alone.
     """
 
-    def __init__(self, norms: Sequence[_BatchNorm]) -> None:
+    def __init__(self, norms: Sequence[BatchNorm]) -> None:
         self.norms = norms
         self.statistics: list[list[Moments]] = [[] for _ in norms]  # of each layer, in the order of its calls
         self.counts = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
@@ -147,7 +147,7 @@ class LevelTensor(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         level = next(each.level for each in tree_iter((args, kwargs)) if isinstance(each, cls))
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             result = (level.batch_norm if func is F.batch_norm else func)(*args, **kwargs)
             return result if func in get_default_nowrap_functions() else _of_level(result, level)
 
@@ -167,7 +167,7 @@ def _of_level(value: Any, level: Level) -> Any:
 
 def _plain(value: Any) -> Any:
     """The value with plain tensors again."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return tree_map_only(LevelTensor, lambda tensor: tensor.as_subclass(Tensor), value)
 
 

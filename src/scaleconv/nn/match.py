@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..ops.torch_private import BatchNorm
 from .layers import SIConv2d
 from .paired import Pair, Seen
 
@@ -62,7 +62,7 @@ def match_statistics(pair: Pair, batches: list[Any]) -> None:
     """
     modules = list(pair.network.modules())
     owners = Counter(id(each) for module in modules for each in module._parameters.values())
-    normed = any(isinstance(module, _BatchNorm) for module in modules)
+    normed = any(isinstance(module, BatchNorm) for module in modules)
     moments: dict[str, Moments] = {}
     trained: dict[str, tuple[Tensor, Tensor]] = {}
 

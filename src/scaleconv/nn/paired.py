@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..ops.torch_private import BatchNorm
 from .layers import SIConv2d
 from .observe import Call, answer, given_to, hooked, run
 
@@ -42,7 +42,7 @@ class Pair:
     def compared(self) -> dict[str, Any]:
         """The layers that are compared with the plain ones."""
         modules = self.network.named_modules()
-        return {name: module for name, module in modules if isinstance(module, SIConv2d | _BatchNorm)}
+        return {name: module for name, module in modules if isinstance(module, SIConv2d | BatchNorm)}
 
     def check(self) -> None:
         """To be called in evaluation mode: in training, a spectral norm changes when its weight is looked at."""
@@ -50,7 +50,7 @@ class Pair:
         for name, layer in self.compared().items():
             if name not in plain:
                 raise ValueError(f"`reference` must have the layers of `model`, but has no {name!r}")
-            kind = nn.Conv2d if isinstance(layer, SIConv2d) else _BatchNorm
+            kind = nn.Conv2d if isinstance(layer, SIConv2d) else BatchNorm
             sizes = [getattr(each.weight, "shape", None) for each in (layer, plain[name]) if isinstance(each, kind)]
             if len(sizes) < 2 or sizes[0] != sizes[1]:
                 raise ValueError(f"`reference` must have the layers of `model`, but {name!r} is {plain[name]}")
@@ -65,7 +65,7 @@ class Pair:
         plain_calls: dict[str, list[tuple[Any, Tensor]]] = {name: [] for name in self.compared()}
 
         def remember(name: str, layer: nn.Module, given: Any, output: Tensor) -> None:
-            kept = given.clone() if isinstance(layer, _BatchNorm) else None
+            kept = given.clone() if isinstance(layer, BatchNorm) else None
             plain_calls[name].append((kept, output.clone()))  # what follows may work in place
 
         def compare(name: str, layer: nn.Module, given: Any, output: Tensor) -> Tensor | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..ops.si_conv import si_conv1d, si_conv2d, si_conv3d
+from ..ops.conv import si_conv1d, si_conv2d, si_conv3d
 from .layers import SIConv1d, SIConv2d, SIConv3d
 
 Convolution = Callable[..., Tensor]

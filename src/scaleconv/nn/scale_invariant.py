@@ -11,14 +11,22 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_structure, tree_unflatten
 
+from ..ops.call import DEFAULT_SCALES, check_scales
 from ..ops.checks import as_number, check_choice, check_count, check_flag
+from ..ops.conv import refuse_jit_trace
 from ..ops.custom_op import is_channels_last
-from ..ops.dispatch import refuse_jit_trace
 from ..ops.geometry import SLACK, competing_order
 from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.torch_private import (
+    TreeSpec,
+    keystr,
+    mark_constant,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_structure,
+    tree_unflatten,
+)
 from .grid import Grid, Pair, find_grids
 from .level_norms import Level, Pass, call_at, training_norms
 from .levels_state import ScalesState, scales_as_text
@@ -266,6 +274,7 @@ class ScaleInvariant(ScalesState):
                 raise ValueError(f"`module` must return (N, D) with a `size` (={self.size}), got {tuple(leaf.shape)}")
         return leaves, structure
 
+    @mark_constant  # a compiler looks the grid up when it traces
     def _grids(self, channels: int, maps: int) -> Sequence[Grid]:
         """Stride and offset of each map, found at the first call."""
         if self.stride is None or self.offset is None:
@@ -279,10 +288,6 @@ class ScaleInvariant(ScalesState):
                 f"got {len(strides)} and {len(offsets)}"
             )
         return list(zip(strides, offsets, strict=True)) * (maps // len(strides))
-
-    # A compiler is to look the grid up when it traces, as by `torch.compiler.assume_constant_result`, which would
-    # import the compiler.
-    _grids._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def extra_repr(self) -> str:
         grid = "" if self.stride is None else f", stride={self.stride}, offset={self.offset}"

@@ -1,6 +1,6 @@
 """Checks of single values; an error names the argument, the rule and the value.
 
-`signature` has those of a whole call. Plain numbers and words; no tensors here.
+`call` has those of a whole call. Plain numbers and words; no tensors here.
 """
 
 from collections.abc import Sequence

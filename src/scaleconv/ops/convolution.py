@@ -6,8 +6,7 @@ has Triton kernels for depthwise layers. For scale 1 the input itself is convolv
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
@@ -16,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .call import Call
 from .geometry import Axis
 from .plan import Canvas, Plan
-from .signature import Signature
+from .torch_private import tf32_of_convolutions
 
 
 def to_pixels(images: Tensor) -> Tensor:
@@ -53,28 +53,28 @@ def _with_usual_strides(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(tensor.shape)
 
 
-def conv2d(images: Tensor, weight: Tensor, bias: Tensor | None, signature: Signature) -> Tensor:
-    call = torch_call(signature)
-    images, weight = _in_safe_layout(call.stride, call.seen(images), weight)
-    return F.conv2d(images, weight, bias, call.stride, call.padding, call.dilation, signature.groups)
+def conv2d(images: Tensor, weight: Tensor, bias: Tensor | None, call: Call) -> Tensor:
+    safe = safe_arguments(call)
+    images, weight = _in_safe_layout(safe.stride, safe.seen(images), weight)
+    return F.conv2d(images, weight, bias, safe.stride, safe.padding, safe.dilation, call.groups)
 
 
 def conv2d_backward(
-    grad: Tensor, images: Tensor, weight: Tensor, signature: Signature, needed: Sequence[bool]
+    grad: Tensor, images: Tensor, weight: Tensor, call: Call, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the images as pixels (N, H, W, C), and of the weight."""
-    call = torch_call(signature)
-    grad, seen, weight = _in_safe_layout(call.stride, grad, call.seen(images), weight)
+    safe = safe_arguments(call)
+    grad, seen, weight = _in_safe_layout(safe.stride, grad, safe.seen(images), weight)
     to_seen, to_weight, _ = torch.ops.aten.convolution_backward(
-        grad, seen, weight, None, call.stride, call.padding, call.dilation, False, [0, 0], signature.groups,
+        grad, seen, weight, None, safe.stride, safe.padding, safe.dilation, False, [0, 0], call.groups,
         [*needed[:2], False],
     )  # fmt: skip
-    return to_pixels(call.to_images(to_seen, images)) if needed[0] else None, to_weight
+    return to_pixels(safe.to_images(to_seen, images)) if needed[0] else None, to_weight
 
 
 @dataclass(frozen=True)
-class TorchCall:
-    """The arguments of PyTorch's convolution of the images.
+class SafeArguments:
+    """The arguments with which PyTorch's convolution of the images is right.
 
     A stride matters along an axis only where there are several taps and several outputs. Elsewhere the pixels that
     are read are picked here and the stride is 1: that is less to read, and oneDNN has errors in these corners. With
@@ -105,13 +105,13 @@ class TorchCall:
 
 
 @lru_cache(maxsize=1024)
-def torch_call(signature: Signature) -> TorchCall:
-    axes = signature.height, signature.width
+def safe_arguments(call: Call) -> SafeArguments:
+    axes = (call.height, call.width)
     steps = [axis.stride if axis.stride_matters(axis.output_size) else 1 for axis in axes]
     framed = steps[0] == 1 < steps[1] or any(axis.has_blind_taps for axis in axes)
     high, wide = (_along(axis, framed=framed) for axis in axes)
-    dilation = [signature.height.dilation, signature.width.dilation]
-    return TorchCall([high[0], wide[0]], [high[1], wide[1]], dilation, [*wide[2], *high[2]], (high[3], wide[3]))
+    dilation = [axis.dilation for axis in axes]
+    return SafeArguments([high[0], wide[0]], [high[1], wide[1]], dilation, [*wide[2], *high[2]], (high[3], wide[3]))
 
 
 def _along(axis: Axis, *, framed: bool) -> tuple[int, int, tuple[int, int], slice]:
@@ -126,15 +126,15 @@ def _along(axis: Axis, *, framed: bool) -> tuple[int, int, tuple[int, int], slic
 
 def convolve(sampled: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Tensor:
     """Responses of a canvas, (N, h', w', M) in the layout of the plan."""
-    groups = plan.signature.groups
+    groups = plan.call.groups
     if canvas.planar:
-        with _precision_of_convolutions():
+        with tf32_of_convolutions():
             patches = _matrices(sampled, groups, len(sampled) * math.prod(canvas.taps or ()))
             response = torch.bmm(_filter_columns(weight, groups).mT, patches)  # (groups, M / groups, positions)
         return response.view(len(weight), *canvas.response, sampled.shape[3])
     if canvas.taps:
         return to_pixels(F.conv2d(to_images(sampled), _taps_as_channels(weight)))
-    if plan.gpu and plan.signature.depthwise:
+    if plan.gpu and plan.call.depthwise:
         depthwise: Tensor = _kernels().depthwise(sampled, weight, canvas.stride, canvas.dilation)
         return depthwise
     images, weight = _in_safe_layout(canvas.stride, to_images(sampled), weight)
@@ -143,14 +143,14 @@ def convolve(sampled: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Ten
 
 def sampled_grad(grad: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Tensor:
     """The gradient of a sampled canvas from that of its responses."""
-    groups = plan.signature.groups
+    groups = plan.call.groups
     if canvas.planar:
-        with _precision_of_convolutions():
+        with tf32_of_convolutions():
             to_sampled = torch.bmm(_filter_columns(weight, groups), _matrices(grad, groups, len(grad)))
-        return to_sampled.view(canvas.shape(plan.signature.in_channels, grad.shape[3]))
+        return to_sampled.view(canvas.shape(plan.call.in_channels, grad.shape[3]))
     if canvas.taps:
         return to_pixels(F.conv_transpose2d(to_images(grad), _taps_as_channels(weight)))
-    if plan.gpu and plan.signature.depthwise:
+    if plan.gpu and plan.call.depthwise:
         depthwise: Tensor = _kernels().depthwise_input_grad(grad, weight, canvas.size, canvas.stride, canvas.dilation)
         return depthwise
     reach = [d * (k - 1) for d, k in zip(canvas.dilation, weight.shape[2:], strict=True)]
@@ -164,13 +164,13 @@ def sampled_grad(grad: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Te
 
 def weight_grad(grad: Tensor, sampled: Tensor, weight: Tensor, canvas: Canvas, plan: Plan) -> Tensor:
     """The gradient of the weight from that of the responses of a canvas."""
-    groups = plan.signature.groups
+    groups = plan.call.groups
     if canvas.planar:
-        with _precision_of_convolutions():
+        with tf32_of_convolutions():
             patches = _matrices(sampled, groups, len(sampled) * math.prod(canvas.taps or ()))
             both = zip(patches, _matrices(grad, groups, len(grad)), strict=True)
             return torch.cat([(patch @ sent.mT).mT for patch, sent in both]).view(weight.shape)
-    if plan.gpu and plan.signature.depthwise:
+    if plan.gpu and plan.call.depthwise:
         depthwise: Tensor = _kernels().depthwise_weight_grad(grad, sampled, weight, canvas.stride, canvas.dilation)
         return depthwise
     filters, stride = (_taps_as_channels(weight), (1, 1)) if canvas.taps else (weight, canvas.stride)
@@ -203,14 +203,3 @@ def _kernels() -> ModuleType:
     from .triton import depthwise
 
     return depthwise
-
-
-@contextmanager
-def _precision_of_convolutions() -> Iterator[None]:
-    """Matrix products of float32 as the user has them for convolutions: in TF32 unless that is switched off."""
-    before = torch._C._get_cublas_allow_tf32()
-    torch._C._set_cublas_allow_tf32(torch._C._get_cudnn_allow_tf32())
-    try:
-        yield
-    finally:
-        torch._C._set_cublas_allow_tf32(before)

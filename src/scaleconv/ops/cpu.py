@@ -13,8 +13,7 @@ from torch import Tensor
 
 from .cache import BoundedCache
 from .plan import Canvas, PlaneStrip
-from .planes import plane_matrix
-from .resampling import AxisMap, SparseMap, axis_matrix, resample, sparse_map
+from .resampling import AxisMap, SparseMap, axis_matrix, plane_matrix, resample, sparse_map
 
 MANY_CHANNELS = 16  # from which it is faster to take both axes at once
 SPARSE_MAPS: BoundedCache[SparseMap] = BoundedCache(nbytes=256 * 2**20)

@@ -18,44 +18,37 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import _disable_current_modes
 
+from .call import Call
 from .plan import Budget, Form, Plan, Strip, make_plan
 from .resampling import AxisMap
-from .signature import Settings, Signature
+from .torch_private import DisableTorchFunction, mark_constant, without_dispatch_modes
 from .traceable import find_wins
 
 WHOLE = Budget(shared=0, band=2**62)
 WORTH = 1.3  # multiplications, for one of the fastest forms, that fewer nodes may cost
 Result = TypeVar("Result")
-Call = tuple[Any, ...]  # the shapes of an image and of the weight, and the arguments of the operator: plain numbers
-
-
-def has_fixed_size(images: Tensor, settings: Settings) -> bool:
-    """Whether this file can take the call: two axes of known lengths, and maps that do not mix them."""
-    from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import, and loaded by an exporter
-
-    return images.ndim == 4 and not settings.mixes_axes and all(has_static_value(size) for size in images.shape[2:])
+Numbers = tuple[Any, ...]  # what `Call.of` takes: shapes of an image and of the weight, and the arguments
 
 
 def fixed_size_conv(
-    images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, return_winner: bool
+    images: Tensor, weight: Tensor, bias: Tensor | None, call: Call, return_winner: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Output (N, M, H0, W0), and the winner as the place of its level in the order in which the maps compete."""
-    above, below, left, right = settings.padding
+    stride, (above, below, left, right), dilation = call.arguments[:3]
     more = (0, right - left, 0, below - above)  # behind than before, as 'same' has it
     padded = F.pad(images, more) if any(more) else images
     inner = None if return_winner else bias  # the products round a bias, and levels that are all zeros would not tie
-    output = F.conv2d(padded, weight, inner, settings.stride, (above, left), settings.dilation, settings.groups)
-    call = (tuple(images.shape[1:]), tuple(weight.shape), settings.arguments)
-    levels, covered = count_alike(call)
+    output = F.conv2d(padded, weight, inner, stride, (above, left), dilation, call.groups)
+    numbers = (tuple(images.shape[1:]), tuple(weight.shape), call.arguments)
+    levels, covered = count_alike(numbers)
     if levels and not return_winner:
-        return torch.maximum(output, _strongest(images, weight, bias, levels, covered, call)), None
+        return torch.maximum(output, _strongest(images, weight, bias, levels, covered, numbers)), None
     winner = torch.zeros_like(output, dtype=torch.uint8) if return_winner else None
-    for level, (code, wins_ties, stride, dilation, beyond, needed) in enumerate(find_levels(call)):
-        sampled = _resample(images, needed[0], call, level, "sample")
-        response = F.conv2d(sampled, weight, inner, stride, 0, dilation, settings.groups)
-        aligned = _resample(response, needed[1], call, level, "align")
+    for level, (code, wins_ties, stride, dilation, beyond, needed) in enumerate(find_levels(numbers)):
+        sampled = _resample(images, needed[0], numbers, level, "sample")
+        response = F.conv2d(sampled, weight, inner, stride, 0, dilation, call.groups)
+        aligned = _resample(response, needed[1], numbers, level, "align")
         if any(beyond):
             aligned = F.pad(aligned, beyond, value=-torch.inf)
         if winner is not None:
@@ -66,19 +59,21 @@ def fixed_size_conv(
     return output, winner
 
 
-def _resample(images: Tensor, needed: tuple[bool, bool], call: Call, level: int, step: str) -> Tensor:
+def _resample(images: Tensor, needed: tuple[bool, bool], numbers: Numbers, level: int, step: str) -> Tensor:
     """(N, C, H, W) → (N, C, h, w) by the maps of a level; those that are the identity are not needed."""
     if needed[1]:
-        images = images @ find_matrix(call, level, step, 1, images.dtype, str(images.device))
+        images = images @ find_matrix(numbers, level, step, 1, images.dtype, str(images.device))
     if needed[0]:
-        images = find_matrix(call, level, step, 0, images.dtype, str(images.device)) @ images
+        images = find_matrix(numbers, level, step, 0, images.dtype, str(images.device)) @ images
     return images
 
 
-def _strongest(images: Tensor, weight: Tensor, bias: Tensor | None, levels: int, covered: bool, call: Call) -> Tensor:
+def _strongest(
+    images: Tensor, weight: Tensor, bias: Tensor | None, levels: int, covered: bool, numbers: Numbers
+) -> Tensor:
     """The maximum over all levels but the identity, whose patches lie one below the other on one canvas."""
-    (channels, _, width), (filters, _, high, wide), kind = *call[:2], (images.dtype, str(images.device))
-    rows, columns = find_stack(call, 0, *kind), find_stack(call, 1, *kind)
+    (channels, _, width), (filters, _, high, wide), kind = *numbers[:2], (images.dtype, str(images.device))
+    rows, columns = find_stack(numbers, 0, *kind), find_stack(numbers, 1, *kind)
     height, across = rows.shape[0] // levels, columns.shape[2]
     sampled = (rows @ images).reshape(-1, channels, levels, height, width) @ columns  # (N, C, S, Kh · H0, Kw · W0)
     canvas = sampled.reshape(-1, channels, levels * height, across)
@@ -86,7 +81,7 @@ def _strongest(images: Tensor, weight: Tensor, bias: Tensor | None, levels: int,
     response = F.conv2d(canvas, weight, bias, stride, 0, 1, channels // weight.shape[1])
     aligned = response.reshape(-1, filters, levels, height // high, across // wide)  # (N, M, S, H0, W0)
     if not covered:
-        aligned = torch.where(find_coverage(call, kind[1]), aligned, -torch.inf)
+        aligned = torch.where(find_coverage(numbers, kind[1]), aligned, -torch.inf)
     return aligned.amax(2)
 
 
@@ -95,31 +90,29 @@ def _constant(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @wraps(function)
     def unseen(*arguments: Any) -> Result:
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+        with without_dispatch_modes(), DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
             return function(*arguments)
 
-    # What `torch.compiler.assume_constant_result` does, which would load all of the compiler.
-    unseen._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return unseen
+    return mark_constant(unseen)
 
 
 @_constant
-def count_alike(call: Call) -> tuple[int, bool]:
+def count_alike(numbers: Numbers) -> tuple[int, bool]:
     """How many levels share every node, 0 if that costs too many multiplications; and whether all cover everything."""
-    plan = _plan(call, "im2col")
+    plan = _plan(numbers, "im2col")
     levels = len(plan.canvases)
-    worth = levels > 1 and _count(call, "im2col") <= WORTH * _count(call, None)
+    worth = levels > 1 and _count(numbers, "im2col") <= WORTH * _count(numbers, None)
     return levels if worth else 0, bool(_coverage(plan, "cpu").all())
 
 
 @_constant
-def find_levels(call: Call) -> tuple[tuple[Any, ...], ...]:
+def find_levels(numbers: Numbers) -> tuple[tuple[Any, ...], ...]:
     """Of each level: code, who wins ties, stride, dilation, uncovered outputs on four sides, the maps it needs."""
-    plan, levels = _plan(call, None), []
+    plan, levels = _plan(numbers, None), []
     for canvas in plan.canvases:
         (strip,) = canvas.strips
         rows, columns = strip.outputs
-        height, width = plan.signature.height.output_size, plan.signature.width.output_size
+        height, width = plan.call.output_size
         beyond = (columns.start, width - columns.stop, rows.start, height - rows.stop)
         needed = tuple(tuple(not axis.is_identity for axis in maps) for maps in (strip.sample, strip.align))
         levels.append((strip.code, strip.wins_ties, canvas.stride, canvas.dilation, beyond, needed))
@@ -127,17 +120,17 @@ def find_levels(call: Call) -> tuple[tuple[Any, ...], ...]:
 
 
 @_constant
-def find_matrix(call: Call, level: int, step: str, axis: int, dtype: torch.dtype, device: str) -> Tensor:
+def find_matrix(numbers: Numbers, level: int, step: str, axis: int, dtype: torch.dtype, device: str) -> Tensor:
     """The matrix that multiplies rows from the left, or columns from the right."""
-    (strip,) = _plan(call, None).canvases[level].strips
+    (strip,) = _plan(numbers, None).canvases[level].strips
     return _dense((strip.sample if step == "sample" else strip.align)[axis], axis, dtype, device)
 
 
 @_constant
-def find_stack(call: Call, axis: int, dtype: torch.dtype, device: str) -> Tensor:
+def find_stack(numbers: Numbers, axis: int, dtype: torch.dtype, device: str) -> Tensor:
     """The matrices that sample all levels: of rows, one below the other; of columns, (S, W, Kw · W0)."""
-    plan = _plan(call, "im2col")
-    along = (plan.signature.height, plan.signature.width)[axis]
+    plan = _plan(numbers, "im2col")
+    along = (plan.call.height, plan.call.width)[axis]
     placed = tuple(
         (strip.sample[axis], along.kernel * strip.outputs[axis].start, along.kernel * along.output_size)
         for strip in _strips(plan)
@@ -146,26 +139,25 @@ def find_stack(call: Call, axis: int, dtype: torch.dtype, device: str) -> Tensor
 
 
 @_constant
-def find_coverage(call: Call, device: str) -> Tensor:
+def find_coverage(numbers: Numbers, device: str) -> Tensor:
     """Which outputs each level covers: (S, H0, W0)."""
-    return _coverage(_plan(call, "im2col"), device)
+    return _coverage(_plan(numbers, "im2col"), device)
 
 
-def _plan(call: Call, form: Form | None) -> Plan:
-    image, weight, arguments = call
-    settings = Settings.of_arguments(*arguments)
-    return make_plan(Signature.of(image, weight, settings), settings.antialias, 1, False, form, WHOLE)
+def _plan(numbers: Numbers, form: Form | None) -> Plan:
+    image, weight, arguments = numbers
+    return make_plan(Call.of(image, weight, *arguments), 1, False, form, WHOLE)
 
 
 def _strips(plan: Plan) -> list[Strip]:
     return [strip for canvas in plan.canvases for strip in canvas.strips if isinstance(strip, Strip)]
 
 
-def _count(call: Call, form: Form | None) -> int:
+def _count(numbers: Numbers, form: Form | None) -> int:
     """Multiplications of all levels but the identity, on one image."""
-    plan = _plan(call, form)
-    channels, filters = plan.signature.in_channels, plan.signature.out_channels
-    total = sum(math.prod(canvas.response) for canvas in plan.canvases) * math.prod(call[1])
+    plan = _plan(numbers, form)
+    channels, filters = plan.call.in_channels, plan.call.out_channels
+    total = sum(math.prod(canvas.response) for canvas in plan.canvases) * math.prod(numbers[1])
     for strip in _strips(plan):
         for planes, (rows, columns) in ((channels, strip.sample), (filters, strip.align)):
             total += 0 if columns.is_identity else planes * rows.length * columns.length * len(columns)
@@ -192,8 +184,7 @@ def _stack(placed: tuple[tuple[AxisMap, int, int], ...], axis: int, dtype: torch
 
 @lru_cache(maxsize=16)
 def _coverage(plan: Plan, device: str) -> Tensor:
-    size = (plan.signature.height.output_size, plan.signature.width.output_size)
-    covered = torch.zeros(len(plan.canvases), *size, dtype=torch.bool, device="cpu")
+    covered = torch.zeros(len(plan.canvases), *plan.call.output_size, dtype=torch.bool, device="cpu")
     for level, strip in enumerate(_strips(plan)):
         covered[level][strip.outputs] = True
     return covered.to(device)

@@ -1,16 +1,14 @@
 """Where each level samples the input and where its responses land on the output.
 
-Plain numbers, computed once per call signature and cached; the tensor code of this room decides no sizes.
-A map that treats each axis alone, such as a scale, is planned axis by axis, by the equations in the docstring of
-`si_conv2d`; one that mixes them, such as a rotation, by those of `ti_conv2d`. No tensors are made here; the equations
-of one axis take one place or a tensor of them, for code that plans nothing.
+Plain numbers, computed once for a call; tensor code decides no sizes. A map that treats each axis alone, such as a
+scale, is placed axis by axis, by the equations in the docstring of `si_conv2d`; one that mixes them, such as a
+rotation, by those of `ti_conv2d`. No tensors are made here, but the equations take tensors as well as numbers.
 Paper, section 3.1: the operators T_i and their inverses.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -73,6 +71,44 @@ def source(q: Place, scale: float, length: int, size: int) -> Place:
 def target(p: Place, scale: float, length: int, size: int, stride: float, kernel_centre: float) -> Place:
     """Where output p reads the responses of a level of this size: v of `si_conv2d`."""
     return (scale * (stride * p + kernel_centre - (length - 1) / 2) + (size - 1) / 2 - kernel_centre) / stride
+
+
+def plane_sources(
+    matrix: Matrix, image: Sequence[int], level: Sequence[int], y: "Tensor", x: "Tensor"
+) -> tuple["Tensor", "Tensor"]:
+    """Where the pixels (y, x) of a level of this size read the image: u of `ti_conv2d`."""
+    a, b, c, d = matrix
+    determinant = a * d - b * c
+    inverse = (d / determinant, -b / determinant, -c / determinant, a / determinant)
+    up, left = _mapped(inverse, y - (level[0] - 1) / 2, x - (level[1] - 1) / 2)
+    return up + (image[0] - 1) / 2, left + (image[1] - 1) / 2
+
+
+def plane_targets(
+    matrix: Matrix,
+    image: Sequence[int],
+    level: Sequence[int],
+    stride: Sequence[int],
+    kernel_centre: Sequence[float],
+    y: "Tensor",
+    x: "Tensor",
+) -> tuple["Tensor", "Tensor"]:
+    """Where the outputs (y, x) read the responses of a level of this size: v of `ti_conv2d`."""
+    centred = (
+        step * place + centre - (length - 1) / 2
+        for step, place, centre, length in zip(stride, (y, x), kernel_centre, image, strict=True)
+    )
+    down, right = (
+        (place + (length - 1) / 2 - centre) / step
+        for place, length, centre, step in zip(_mapped(matrix, *centred), level, kernel_centre, stride, strict=True)
+    )
+    return down, right
+
+
+def _mapped(matrix: Matrix, y: "Tensor", x: "Tensor") -> tuple["Tensor", "Tensor"]:
+    """The product of the matrix with (y, x)."""
+    a, b, c, d = matrix
+    return a * y + b * x, c * y + d * x
 
 
 @overload
@@ -231,15 +267,6 @@ class PlaneLevel:
     reading: Reading
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """The axes, and the levels that take part in the order in which they compete."""
-
-    height: Axis
-    width: Axis
-    levels: tuple[Level | PlaneLevel, ...]
-
-
 def competing_order(identity: int, count: int) -> tuple[int, ...]:
     """The indices of so many maps in the order in which they compete.
 
@@ -263,16 +290,14 @@ def canvas_size(matrix: Matrix, image: Sequence[int]) -> list[int]:
     ]
 
 
-@lru_cache(maxsize=256)
-def make_geometry(height: Axis, width: Axis, matrices: tuple[Matrix, ...], reading: Reading = BILINEAR) -> Geometry:
-    """Place every level; those too small to respond, or that cover no position, take no part."""
+def place_levels(
+    height: Axis, width: Axis, matrices: Sequence[Matrix], reading: Reading = BILINEAR
+) -> tuple[Level | PlaneLevel, ...]:
+    """The levels in the order in which they compete, without those that are too small to respond or cover nothing."""
     one = matrices.index(identity(2))
-    levels = []
-    for code, index in enumerate(competing_order(one, len(matrices))):
-        level = _place(height, width, matrices[index], reading, (code, index < one))
-        if level is not None:
-            levels.append(level)
-    return Geometry(height, width, tuple(levels))
+    order = enumerate(competing_order(one, len(matrices)))
+    placed = [_place(height, width, matrices[index], reading, (code, index < one)) for code, index in order]
+    return tuple([level for level in placed if level is not None])
 
 
 def _place(

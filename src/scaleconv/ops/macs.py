@@ -7,10 +7,11 @@ nothing is computed here.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from .call import DEFAULT_SCALES, Call, Padding, Size, make_call
 from .checks import check_count, check_flag
 from .plan import Canvas, Plan, PlaneStrip, Strip, make_plan
-from .signature import DEFAULT_SCALES, Padding, Signature, Size, make_signature
 
 
 @dataclass(frozen=True)
@@ -86,27 +87,22 @@ def macs(
     """
     check_flag("gpu", gpu)
     input_shape, weight_shape = _shape("input_shape", input_shape), _shape("weight_shape", weight_shape)
-    signature = make_signature(input_shape, weight_shape, stride, padding, dilation, groups, scales)
+    call = make_call(input_shape, weight_shape, stride, padding, dilation, groups, scales=scales)
     images = input_shape[0] if len(input_shape) == 4 else 1
-    outputs = signature.height.output_size * signature.width.output_size
-    conv2d = Macs(_convolution(signature, outputs))
-    direct = Macs()
-    for level in signature.geometry.levels:
-        direct += Macs(_convolution(signature, level.response[0] * level.response[1]))
-    for canvas in make_plan(signature, False, images, False, "dense").canvases:
-        direct += _resampling(signature, canvas)
-    planned = count_planned(make_plan(signature, False, images, gpu))
+    conv2d = Macs(_convolution(call, call.output_size))
+    direct = Macs(sum(_convolution(call, level.response) for level in call.levels))
+    for canvas in make_plan(call, images, False, "dense").canvases:
+        direct += _resampling(call, canvas)
+    planned = count_planned(make_plan(call, images, gpu))
     return Cost(*(each.times(images) for each in (conv2d, direct, planned)))
 
 
+@lru_cache(maxsize=1024)
 def count_planned(plan: Plan) -> Macs:
     """Operations of a plan, for one image."""
-    signature, planned = plan.signature, Macs()
-    if plan.identity is not None:
-        planned += Macs(_convolution(signature, signature.height.output_size * signature.width.output_size))
+    planned = Macs() if plan.identity is None else Macs(_convolution(plan.call, plan.call.output_size))
     for canvas in plan.canvases:
-        planned += Macs(_convolution(signature, canvas.response[0] * canvas.response[1]))
-        planned += _resampling(signature, canvas)
+        planned += Macs(_convolution(plan.call, canvas.response)) + _resampling(plan.call, canvas)
     return planned
 
 
@@ -116,22 +112,23 @@ def _shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(check_count(name, size, least=0) for size in shape)
 
 
-def _convolution(signature: Signature, positions: int) -> int:
-    taps = signature.in_channels // signature.groups * signature.height.kernel * signature.width.kernel
-    return positions * signature.out_channels * taps
+def _convolution(call: Call, size: tuple[int, int]) -> int:
+    """Of so many rows and columns of responses."""
+    taps = call.in_channels // call.groups * call.height.kernel * call.width.kernel
+    return size[0] * size[1] * call.out_channels * taps
 
 
-def _resampling(signature: Signature, canvas: Canvas) -> Macs:
+def _resampling(call: Call, canvas: Canvas) -> Macs:
     total = Macs()
     for strip in canvas.strips:
-        total += _reads(signature, strip)
+        total += _reads(call, strip)
     return total
 
 
-def _reads(signature: Signature, strip: Strip | PlaneStrip) -> Macs:
+def _reads(call: Call, strip: Strip | PlaneStrip) -> Macs:
     """Pixels that are read, and responses, unless they are taken as they are."""
     (rows, columns), (down, across) = (
         [int((axis.weight != 0).sum()) for axis in maps] for maps in (strip.sample, strip.align)
     )
     aligned = 0 if strip.align[0].is_identity and strip.align[1].is_identity else down * across
-    return Macs(0, signature.in_channels * rows * columns, signature.out_channels * aligned)
+    return Macs(0, call.in_channels * rows * columns, call.out_channels * aligned)

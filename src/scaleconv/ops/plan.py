@@ -30,10 +30,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .call import Call
 from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading, count_responses, support_of
-from .planes import plane_alignment, plane_sampling
-from .resampling import AxisMap, linear_map
-from .signature import Signature
+from .resampling import AxisMap, linear_map, plane_alignment, plane_sampling
 
 Form = Literal["dense", "strided", "im2col"]
 
@@ -146,10 +145,10 @@ class Canvas:
     band: bool
     made: dict[Hashable, Any] = field(default_factory=dict)
 
-    def elements(self, signature: Signature) -> int:
+    def elements(self, call: Call) -> int:
         """Elements of one image on the canvas and of its responses."""
         sampled, responses = self.size[0] * self.size[1], self.response[0] * self.response[1]
-        return sampled * signature.in_channels + responses * signature.out_channels
+        return sampled * call.in_channels + responses * call.out_channels
 
     def shape(self, images: int, channels: int) -> tuple[int, int, int, int]:
         """The shape of the sampled canvas."""
@@ -182,14 +181,14 @@ class Plan:
     """A call.
 
     Attributes:
-        signature: what was planned.
+        call: what was planned.
         identity: the code of scale 1 if the input itself is convolved for it; None if it lies on a canvas.
         canvases: in the order in which the levels compete.
         gpu: whether the kernels of a GPU execute it.
         planar: whether images and outputs are laid out as CHWN, with the images innermost; else as NHWC.
     """
 
-    signature: Signature
+    call: Call
     identity: int | None
     canvases: tuple[Canvas, ...]
     gpu: bool
@@ -205,17 +204,17 @@ MOST_PATCHES = 2**17  # pixels beyond which a CPU would have to keep too much of
 SHARED, TINY, AS_WIDE = 2**24, 2**22, 0.7
 
 
-def choose_form(signature: Signature, level: Level, gpu: bool) -> Form:
+def choose_form(call: Call, level: Level, gpu: bool) -> Form:
     """The fastest form of a level; docs/performance.md has the times that this rule rests on.
 
     A GPU takes im2col where cuDNN would leave most of it idle: for few channels and for groups. A CPU takes it for
     many channels where a level is enlarged so far that its patches are not many more than its pixels.
     """
-    few = signature.in_channels // signature.groups < FEW_CHANNELS or signature.groups > 1
+    few = call.in_channels // call.groups < FEW_CHANNELS or call.groups > 1
     if gpu:
-        gathered = few and not signature.depthwise
+        gathered = few and not call.depthwise
     else:
-        axes = ((signature.height, level.height), (signature.width, level.width))
+        axes = ((call.height, level.height), (call.width, level.width))
         patches = math.prod(axis.kernel * len(on.targets) for axis, on in axes)
         pixels = level.height.size * level.width.size
         gathered = not few and min(level.scales) > 1 and patches <= min(PATCHES * pixels, MOST_PATCHES)
@@ -225,60 +224,51 @@ def choose_form(signature: Signature, level: Level, gpu: bool) -> Form:
 
 
 @lru_cache(maxsize=1024)
-def make_plan(
-    signature: Signature,
-    antialias: bool,
-    images: int,
-    gpu: bool,
-    form: Form | None = None,
-    budget: Budget | None = None,
-) -> Plan:
-    """Plan a call.
+def make_plan(call: Call, images: int, gpu: bool, form: Form | None = None, budget: Budget | None = None) -> Plan:
+    """Plan a call, once.
 
     Args:
-        signature, antialias: the call.
-        images: in the batch.
+        call: the call.
+        images: in the batch; to a CPU their number makes no difference.
         gpu: whether a GPU is to execute it.
         form: of every level, instead of the fastest; levels that cannot have it are dense.
         budget: instead of the device's.
     """
     images = max(1, images)
     if budget is None:
-        pixels = signature.height.length * signature.width.length * signature.in_channels
-        outputs = signature.height.output_size * signature.width.output_size * signature.out_channels
+        pixels = call.height.length * call.width.length * call.in_channels
+        outputs = math.prod(call.output_size) * call.out_channels
         budget = Budget(SHARED if gpu else 0, max(2**25, images * (pixels + outputs)) if gpu else 2**22)
     with torch.inference_mode(False), torch.no_grad():
-        return _make_plan(signature, antialias, images, gpu, form, budget)
+        return _make_plan(call, images, gpu, form, budget)
 
 
-def _make_plan(
-    signature: Signature, antialias: bool, images: int, gpu: bool, form: Form | None, budget: Budget
-) -> Plan:
-    levels = signature.geometry.levels
+def _make_plan(call: Call, images: int, gpu: bool, form: Form | None, budget: Budget) -> Plan:
+    levels = call.levels
     mixed = any(isinstance(level, PlaneLevel) for level in levels)
-    elements = images * sum(_elements(signature, level) for level in levels)
+    elements = images * sum(_elements(call, level) for level in levels)
     share = elements <= budget.shared and not mixed
     if gpu and mixed:
         form = "dense"  # as levels that mix the axes have to be, and all lie in memory alike
     elif share and not form:
         form = "dense" if elements <= TINY else "strided"
-    forms = [_possible(signature, level, form, gpu) for level in levels]
+    forms = [_possible(call, level, form, gpu) for level in levels]
     planar = gpu and forms[0] == "im2col"  # and so all of them
     # The identity comes first. A library convolves the input for it, unless it has company or a kernel of ours.
-    alone = not (share or planar or (gpu and signature.depthwise))
+    alone = not (share or planar or (gpu and call.depthwise))
     canvases = []
     for kind, group in groupby(list(zip(levels, forms, strict=True))[alone:], key=lambda pair: pair[1]):
         for some in _sharing([level for level, _ in group], gpu and kind == "dense", share):
             if isinstance(some, PlaneLevel):
-                canvases.append(_plane_canvas(signature, some))
+                canvases.append(_plane_canvas(call, some))
             else:
-                canvases += _canvases(signature, some, kind, antialias, images if planar else 1, planar, budget)
-    return Plan(signature, levels[0].code if alone else None, tuple(canvases), gpu, planar)
+                canvases += _canvases(call, some, kind, images if planar else 1, planar, budget)
+    return Plan(call, levels[0].code if alone else None, tuple(canvases), gpu, planar)
 
 
-def _elements(signature: Signature, level: Level | PlaneLevel) -> int:
+def _elements(call: Call, level: Level | PlaneLevel) -> int:
     """Elements of a dense level of one image, and of its responses."""
-    return math.prod(level.size) * signature.in_channels + math.prod(level.response) * signature.out_channels
+    return math.prod(level.size) * call.in_channels + math.prod(level.response) * call.out_channels
 
 
 def _sharing(levels: Sequence[Level | PlaneLevel], allowed: bool, every: bool) -> list[list[Level] | PlaneLevel]:
@@ -300,17 +290,17 @@ def _as_wide(levels: Sequence[Level]) -> bool:
     return min(widths) >= AS_WIDE * max(widths)
 
 
-def _possible(signature: Signature, level: Level | PlaneLevel, form: Form | None, gpu: bool) -> Form:
+def _possible(call: Call, level: Level | PlaneLevel, form: Form | None, gpu: bool) -> Form:
     """This form, or the fastest if it is None; dense where a level cannot have it."""
     if isinstance(level, PlaneLevel):
         return "dense"
-    form = form or choose_form(signature, level, gpu)
-    cannot = (form == "strided" and not level.regular) or (form == "im2col" and gpu and signature.depthwise)
+    form = form or choose_form(call, level, gpu)
+    cannot = (form == "strided" and not level.regular) or (form == "im2col" and gpu and call.depthwise)
     return "dense" if cannot else form
 
 
-def _plane_canvas(signature: Signature, level: PlaneLevel) -> Canvas:
-    axes = (signature.height, signature.width)
+def _plane_canvas(call: Call, level: PlaneLevel) -> Canvas:
+    axes = (call.height, call.width)
     size = (len(level.sampled[0]), len(level.sampled[1]))
     stride = [
         axis.stride if axis.stride_matters(count) else 1 for axis, count in zip(axes, level.response, strict=True)
@@ -322,35 +312,25 @@ def _plane_canvas(signature: Signature, level: PlaneLevel) -> Canvas:
 
 
 def _canvases(
-    signature: Signature,
-    levels: Sequence[Level],
-    form: Form,
-    antialias: bool,
-    images: int,
-    planar: bool,
-    budget: Budget,
+    call: Call, levels: Sequence[Level], form: Form, images: int, planar: bool, budget: Budget
 ) -> list[Canvas]:
     """One canvas for all these levels; or several, of bands of a level, if that would exceed the budget."""
     rows = [len(level.height.targets) for level in levels]
-    whole = _canvas(signature, levels, form, antialias, planar, [slice(0, count) for count in rows])
-    bands = -(-images * whole.elements(signature) // budget.band)
+    whole = _canvas(call, levels, form, planar, [slice(0, count) for count in rows])
+    bands = -(-images * whole.elements(call) // budget.band)
     if bands <= 1:
         return [whole]
     if len(levels) > 1:
-        alone = [_canvases(signature, [level], form, antialias, images, planar, budget) for level in levels]
+        alone = [_canvases(call, [level], form, images, planar, budget) for level in levels]
         return [canvas for some in alone for canvas in some]
     step = max(1, -(-rows[0] // bands))
     starts = [*range(0, rows[0], step), rows[0]]
-    return [
-        _canvas(signature, levels, form, antialias, planar, [slice(first, last)]) for first, last in pairwise(starts)
-    ]
+    return [_canvas(call, levels, form, planar, [slice(first, last)]) for first, last in pairwise(starts)]
 
 
-def _canvas(
-    signature: Signature, levels: Sequence[Level], form: Form, antialias: bool, planar: bool, bands: Sequence[slice]
-) -> Canvas:
+def _canvas(call: Call, levels: Sequence[Level], form: Form, planar: bool, bands: Sequence[slice]) -> Canvas:
     """Levels, of each the band of its covered output rows, one below the other."""
-    height, width = signature.height, signature.width
+    height, width = call.height, call.width
     step = (1, 1) if form != "strided" else (levels[0].height.step, levels[0].width.step)
     kernel = (height.kernel, width.kernel)
     stride = (
@@ -364,8 +344,8 @@ def _canvas(
     dilation = (1, 1) if form == "im2col" else (height.dilation, width.dilation)
     strips, top = [], 0
     for level, band in zip(levels, bands, strict=True):
-        supports = [support_of(scale, antialias) for scale in level.scales]
-        reading, across = signature.reading, (0, len(level.width.targets))
+        supports = [support_of(scale, call.antialias) for scale in level.scales]
+        reading, across = call.reading, (0, len(level.width.targets))
         rows = axis_maps(height, level.height, form, supports[0], (band.start, band.stop), reading)
         columns = axis_maps(width, level.width, form, supports[1], across, reading)
         outputs = (_shifted(band, level.height.covered[0]), slice(*level.width.covered))
@@ -375,7 +355,7 @@ def _canvas(
     last = strips[-1]
     size = (last.top + len(last.sample[0]), max(len(strip.sample[1]) for strip in strips))
     response = [count_responses(*along) for along in zip(size, kernel, stride, dilation, strict=True)]
-    taps = kernel if form == "im2col" and (planar or signature.groups == 1) else None
+    taps = kernel if form == "im2col" and (planar or call.groups == 1) else None
     cut = any(band.stop - band.start < len(level.height.targets) for level, band in zip(levels, bands, strict=True))
     stride = (stride[0] if response[0] > 1 else 1, stride[1] if response[1] > 1 else 1)  # as in `Axis.stride_matters`
     return Canvas(form, tuple(strips), size, (response[0], response[1]), stride, dilation, taps, planar, cut)

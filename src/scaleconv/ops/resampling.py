@@ -2,8 +2,9 @@
 
 A linear sampling reads at most a few neighbours, so a map keeps for each row of its matrix the few columns that are not
 zero. Bilinear resampling, the alignment of responses and the gathering of patches are all such maps, and so are their
-transposes, which carry gradients back. Unlike `F.interpolate`, both are deterministic. No sizes or coordinates are
-decided here.
+transposes, which carry gradients back. Unlike `F.interpolate`, both are deterministic. A map that mixes the axes, such
+as a rotation, is that of a single axis: its image is one long row of pixels, counted row by row. No sizes or
+coordinates are decided here.
 """
 
 import math
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import BILINEAR, SLACK, Reading
+from .geometry import BILINEAR, SLACK, PlaneLevel, Reading, is_inside, plane_sources, plane_targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +112,54 @@ def linear_map(coordinates: Sequence[float], length: int, support: float = 1.0, 
     if support > 1:
         weight = weight / weight.sum(1, keepdim=True)
     return AxisMap(index.clamp(0, length - 1), weight, length)
+
+
+def neighbours(
+    places: tuple[Tensor, Tensor], size: Sequence[int], reading: Reading
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+    """The pixels that are read at real places (y, x), of one shape, in an image of this size: (place, weight) of each.
+
+    Bilinear reads four, nearest one; a pixel's place is counted row by row. Also whether anything is there to be read,
+    or None if there is everywhere.
+    """
+    there = is_inside(places[0], size[0]) & is_inside(places[1], size[1]) if reading.border == "zeros" else None
+    y, x = (settle(place, length, reading) for place, length in zip(places, size, strict=True))
+    top, left = y.floor(), x.floor()
+    if reading.interpolation == "nearest":
+        return [(top * size[1] + left, torch.ones_like(top))], there
+    read = []
+    for row, high in ((top, 1 - (y - top)), (top + 1, y - top)):
+        for column, wide in ((left, 1 - (x - left)), (left + 1, x - left)):
+            weight = high * wide
+            read.append((torch.where(weight > 0, row * size[1] + column, top * size[1] + left), weight))
+    return read, there
+
+
+def plane_sampling(level: PlaneLevel) -> AxisMap:
+    """From the pixels of the input to those of the level that the kernel sees, both counted row by row."""
+    y, x = (torch.tensor(list(each), dtype=torch.float64, device="cpu") for each in level.sampled)
+    within = ((y >= 0) & (y < level.size[0]))[:, None] & ((x >= 0) & (x < level.size[1]))
+    return _plane_map(
+        plane_sources(level.matrix, level.image, level.size, y[:, None], x), level.image, level.reading, within
+    )
+
+
+def plane_alignment(level: PlaneLevel) -> AxisMap:
+    """From the responses of the level to the outputs, both counted row by row; none to those that it does not cover."""
+    y, x = (torch.arange(length, dtype=torch.float64, device="cpu") for length in level.output)
+    places = plane_targets(level.matrix, level.image, level.size, level.stride, level.kernel_centre, y[:, None], x)
+    return _plane_map(places, level.response, level.reading)
+
+
+def _plane_map(
+    places: tuple[Tensor, Tensor], size: Sequence[int], reading: Reading, within: Tensor | None = None
+) -> AxisMap:
+    read, there = neighbours(places, size, reading)
+    index, weight = (torch.stack([part.flatten() for part in parts], 1) for parts in zip(*read, strict=True))
+    for seen in (there, within):
+        if seen is not None:
+            weight = torch.where(seen.flatten().unsqueeze(1), weight, 0)
+    return AxisMap(index.long(), weight, size[0] * size[1])
 
 
 def _for_images(
@@ -239,6 +288,18 @@ def repeated(
     """The matrix of one image for as many as can be taken at a time."""
     images = max(1, min(ENTRIES // max(1, len(index)), most))
     return SparseMap(size, taps, source, images, *_for_images(first, index, weight, source, images))
+
+
+def plane_matrix(plane: AxisMap, size: tuple[int, int], dtype: torch.dtype, *, transpose: bool = False) -> SparseMap:
+    """The map of a plane as CSR; or its transpose, which gives an image of this size."""
+    row, entry = plane.weight.nonzero(as_tuple=True)
+    column, weight = plane.index[row, entry], plane.weight[row, entry]
+    rows, columns = len(plane), plane.length
+    if transpose:
+        order = column.argsort(stable=True)
+        row, column, weight, rows, columns = column[order], row[order], weight[order], columns, rows
+    first = F.pad(row.bincount(minlength=rows).cumsum(0), (1, 0))
+    return repeated(size, 1, columns, first, column, weight.to(dtype))
 
 
 MakeMatrix = Callable[[AxisMap, int, torch.dtype], SparseMap]

@@ -7,6 +7,7 @@ bounds the memory. No sizes are decided here, and no resampling is done: `cpu` a
 """
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from types import ModuleType
 
 import torch
@@ -25,15 +26,14 @@ def scale_max_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: 
 
     Neither is a view of a tensor that was made here: autograd forbids to change such a one in place.
     """
-    steps, signature, pixels = _steps(plan), plan.signature, _pixels(input, plan)
-    size = (signature.height.output_size, signature.width.output_size)
+    steps, call, pixels = _steps(plan), plan.call, _pixels(input, plan)
     if plan.planar:
-        result = pixels.new_empty((signature.out_channels, *size, len(input)))  # and so it is copied in the end
+        result = pixels.new_empty((call.out_channels, *call.output_size, len(input)))  # and so it is copied in the end
     elif plan.identity is None:
-        shape = (len(input), signature.out_channels, *size)
+        shape = (len(input), call.out_channels, *call.output_size)
         result = torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=torch.channels_last)
     else:
-        result = conv2d(to_images(pixels) if plan.canvases else input, weight, bias, signature)
+        result = conv2d(to_images(pixels) if plan.canvases else input, weight, bias, call)
         result = result.contiguous(memory_format=torch.channels_last)
     won = torch.empty_like(result, dtype=torch.uint8)
     output, winner = (each if plan.planar else to_pixels(each) for each in (result, won))
@@ -55,13 +55,13 @@ def scale_max_backward(
     grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, plan: Plan, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the input and of the weight, each None if it is not needed."""
-    steps, signature, pixels = _steps(plan), plan.signature, _pixels(input, plan)
+    steps, call, pixels = _steps(plan), plan.call, _pixels(input, plan)
     sent = _pixels(grad, plan)
     won = steps.to_compare(_pixels(winner, plan), sent)
     to_input = to_weight = None
     if plan.identity is not None:
         share = steps.only_won(sent, won, plan.identity) if plan.canvases else sent
-        to_input, to_weight = conv2d_backward(to_images(share), to_images(pixels), weight, signature, needed)
+        to_input, to_weight = conv2d_backward(to_images(share), to_images(pixels), weight, call, needed)
     elif needed[0]:
         to_input = torch.empty_like(pixels)
     for number, canvas in enumerate(plan.canvases):
@@ -93,8 +93,8 @@ def _chunks(pixels: Tensor, canvas: Canvas, plan: Plan) -> Iterator[slice]:
     images = len(pixels)
     if plan.planar:
         return iter([slice(0, images)])
-    per_image = canvas.elements(plan.signature) * pixels.element_size()
-    outputs = plan.signature.height.output_size * plan.signature.width.output_size * plan.signature.out_channels
+    per_image = canvas.elements(plan.call) * pixels.element_size()
+    outputs = prod(plan.call.output_size) * plan.call.out_channels
     both = pixels.nbytes + images * outputs * pixels.element_size()
     allowed = max(GPU_CHUNK, 2 * both) if plan.gpu else CPU_CHUNK
     step = max(1, -(-images // max(1, -(-images * per_image // allowed))))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .call import Call
 from .convolution import conv2d
 from .geometry import (
     BILINEAR,
@@ -19,61 +20,46 @@ from .geometry import (
     Reading,
     canvas_size,
     competing_order,
-    count_responses,
     is_inside,
+    plane_sources,
+    plane_targets,
     scales_of,
     source,
     support_of,
     target,
 )
-from .planes import neighbours, sources, targets
-from .resampling import settle
-from .signature import Settings, Signature
+from .resampling import neighbours, settle
 
 
-def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> tuple[Tensor, Tensor]:
+def traceable_conv(images: Tensor, weight: Tensor, bias: Tensor | None, call: Call) -> tuple[Tensor, Tensor]:
     """Output (N, M, …), and the winner as the place of its level in the order in which the maps compete.
 
-    The images have one, two or three axes.
+    The images have two or three axes.
     """
-    one, axes = settings.identity, images.ndim - 2
-    convolve = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
-    before, after = settings.padding[::2], settings.padding[1::2]
-    call = (settings.stride, before, settings.dilation, settings.groups)
+    axes, one = call.axes, call.identity
+    convolve = F.conv2d if len(axes) == 2 else F.conv3d
+    stride, dilation = [axis.stride for axis in axes], [axis.dilation for axis in axes]
+    arguments = (stride, [axis.padding[0] for axis in axes], dilation, call.groups)
     # As the convolution of torch pads: only what is more behind than before, as 'same' has it, is not left to it.
-    more = [number for axis in reversed(range(axes)) for number in (0, after[axis] - before[axis])]
-
-    careful = axes == 2 and images.is_cpu and not torch.compiler.is_compiling()  # `conv2d` avoids errors of oneDNN
+    more = [number for axis in reversed(axes) for number in (0, axis.padding[1] - axis.padding[0])]
+    careful = len(axes) == 2 and images.is_cpu and not torch.compiler.is_compiling()  # `conv2d` avoids oneDNN's errors
 
     def respond(level: Tensor) -> Tensor:
         if careful:
-            return conv2d(level, weight, bias, Signature.of(level.shape, weight.shape, settings))
-        return convolve(F.pad(level, more) if any(more) else level, weight, bias, *call)
+            return conv2d(level, weight, bias, call.resized(level.shape[2:]))
+        return convolve(F.pad(level, more) if any(more) else level, weight, bias, *arguments)
 
     output = respond(images)
     winner = torch.zeros_like(output, dtype=torch.uint8)
-    for code, index in enumerate(competing_order(one, len(settings.matrices))):
-        if index == one:
+    for code, index in enumerate(competing_order(one, len(call.matrices))):
+        size = canvas_size(call.matrices[index], images.shape[2:])
+        responses = [axis.response_size(length) for axis, length in zip(axes, size, strict=True)]
+        if index == one or any(length < 1 for length in (*size, *responses)):
             continue
-        matrix = settings.matrices[index]
-        scales = scales_of(matrix)
-        lines = [
-            _Axis(
-                images.shape[2 + axis],
-                size,
-                weight.shape[2 + axis],
-                settings.stride[axis],
-                settings.padding[2 * axis : 2 * axis + 2],
-                settings.dilation[axis],
-            )
-            for axis, size in enumerate(canvas_size(matrix, images.shape[2:]))
-        ]
-        if any(line.size < 1 or line.responses < 1 for line in lines):
-            continue
-        if scales:
-            aligned, covered = _by_axes(images, respond, lines, scales, settings)
+        if scales := scales_of(call.matrices[index]):
+            aligned, covered = _by_axes(images, respond, call, size, responses, scales)
         else:
-            aligned, covered = _by_planes(images, respond, lines, matrix, settings.reading)
+            aligned, covered = _by_planes(images, respond, call, size, responses, call.matrices[index])
         wins = find_wins(aligned, output, covered, wins_ties=index < one)
         output, winner = torch.where(wins, aligned, output), torch.where(wins, code, winner)
     return output, winner
@@ -89,55 +75,37 @@ Convolve = Callable[[Tensor], Tensor]
 
 
 def _by_axes(
-    images: Tensor, respond: Convolve, lines: Sequence["_Axis"], scales: Sequence[float], settings: Settings
+    images: Tensor, respond: Convolve, call: Call, size: Sequence[int], responses: Sequence[int], scales: Matrix
 ) -> tuple[Tensor, Tensor | None]:
-    """The aligned responses of a level, read along one axis after the other, and the outputs that it covers."""
-    level, device = images, images.device
-    for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
-        support = support_of(scale, settings.antialias)
-        level = read_axis(level, dim, line.sources(scale, device), support, settings.reading) if scale != 1 else level
-    aligned, covered = respond(level), None
-    for dim, (line, scale) in enumerate(zip(lines, scales, strict=True), start=2):
-        if scale == 1:
-            continue
-        coordinates = line.targets(scale, device)
-        aligned = read_axis(aligned, dim, coordinates, reading=settings.reading)
-        if settings.reading.border == "zeros":
-            inside = is_inside(coordinates, line.responses).to(device).view(-1, *[1] * (images.ndim - 1 - dim))
+    """The aligned responses of a level of this size, read along one axis after the other, and what it covers."""
+    device, level, covered = images.device, images, None
+    rescaled = [(dim, scale) for dim, scale in enumerate(scales) if scale != 1]
+    for dim, scale in rescaled:
+        places = source(indices(size[dim], device), scale, call.axes[dim].length, size[dim])
+        level = read_axis(level, 2 + dim, places, support_of(scale, call.antialias), call.reading)
+    aligned = respond(level)
+    for dim, scale in rescaled:
+        axis = call.axes[dim]
+        outputs = indices(axis.output_size, device)
+        places = target(outputs, scale, axis.length, size[dim], axis.stride, axis.kernel_centre)
+        aligned = read_axis(aligned, 2 + dim, places, reading=call.reading)
+        if call.reading.border == "zeros":
+            inside = is_inside(places, responses[dim]).to(device).view(-1, *[1] * (len(scales) - 1 - dim))
             covered = inside if covered is None else covered & inside
     return aligned, covered
 
 
 def _by_planes(
-    images: Tensor, respond: Convolve, lines: Sequence["_Axis"], matrix: Matrix, reading: Reading
+    images: Tensor, respond: Convolve, call: Call, size: Sequence[int], responses: Sequence[int], matrix: Matrix
 ) -> tuple[Tensor, Tensor | None]:
     """The same for a map that mixes the axes."""
-    device, image, size = images.device, [line.length for line in lines], [line.size for line in lines]
+    device, image = images.device, [axis.length for axis in call.axes]
     y, x = (indices(length, device) for length in size)
-    level, _ = read_plane(images, sources(matrix, image, size, y[:, None], x), image, reading)
-    y, x = (indices(line.outputs, device) for line in lines)
-    stride, centre = [line.stride for line in lines], [line.kernel_centre for line in lines]
-    places = targets(matrix, image, size, stride, centre, y[:, None], x)
-    return read_plane(respond(level), places, [line.responses for line in lines], reading)
-
-
-class _Axis:
-    """Sizes and coordinates along one axis of a level, by the equations in the docstring of `si_conv2d`."""
-
-    def __init__(self, length: int, size: int, kernel: int, stride: int, padding: Sequence[int], dilation: int) -> None:
-        self.length, self.size, self.stride = length, size, stride
-        convolution = (kernel, stride, dilation, padding[0] + padding[1])
-        self.responses, self.outputs = count_responses(size, *convolution), count_responses(length, *convolution)
-        self.kernel_centre = dilation * (kernel - 1) / 2 - padding[0]
-
-    def sources(self, scale: float, device: torch.device) -> Tensor:
-        """Where each sample reads the input."""
-        return source(indices(self.size, device), scale, self.length, self.size)
-
-    def targets(self, scale: float, device: torch.device) -> Tensor:
-        """Where each output reads the response."""
-        outputs = indices(self.outputs, device)
-        return target(outputs, scale, self.length, self.size, self.stride, self.kernel_centre)
+    level, _ = read_plane(images, plane_sources(matrix, image, size, y[:, None], x), image, call.reading)
+    y, x = (indices(axis.output_size, device) for axis in call.axes)
+    stride, centre = [axis.stride for axis in call.axes], [axis.kernel_centre for axis in call.axes]
+    places = plane_targets(matrix, image, size, stride, centre, y[:, None], x)
+    return read_plane(respond(level), places, responses, call.reading)
 
 
 def indices(length: int, device: torch.device) -> Tensor:

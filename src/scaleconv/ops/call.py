@@ -1,16 +1,31 @@
-"""The arguments of a call: their types, their rules, and the messages for those that break one.
+"""The arguments of a call, checked, as one hashable value, and the messages for those that break a rule.
 
 Every check that needs only shapes and numbers is here, those of single values in `checks`; an error names the argument,
 the rule and the value.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from operator import index
 from typing import Any
 
+import torch
+
 from .checks import as_integer, as_number, check_choice, check_count, check_flag
-from .geometry import Axis, Geometry, Matrix, Reading, count_responses, identity, make_geometry, scaled, scales_of
+from .geometry import (
+    Axis,
+    Level,
+    Matrix,
+    PlaneLevel,
+    Reading,
+    count_responses,
+    identity,
+    place_levels,
+    scaled,
+    scales_of,
+)
 from .transforms import LARGEST_SCALE, Transform
 
 Size = int | Sequence[int]
@@ -24,27 +39,32 @@ MOST_OUTPUTS = 2**40  # of an image
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Checked arguments, one number per axis; `padding` has two: before and after the first axis, then the next."""
+class Call:
+    """A checked call on any number of images; its plan depends on nothing else but their number and the device.
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
+    Attributes:
+        axes: (depth,) height and width. A signal has a height of one, which is not rescaled.
+        in_channels, out_channels, groups: of the convolution.
+        matrices: the map of each level, in the order of the scales or transforms.
+        reading: how pixels are read.
+        antialias: whether a level that shrinks the input averages pixels.
+
+    While a compiler traces, lengths may be symbolic.
+    """
+
+    axes: tuple[Axis, ...]
+    in_channels: int
+    out_channels: int
     groups: int
     matrices: tuple[Matrix, ...]
     reading: Reading
     antialias: bool
 
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """As the operator takes them: the matrices one after the other."""
-        numbers = [value for matrix in self.matrices for value in matrix]
-        reading = (self.reading.interpolation, self.reading.border)
-        return self.stride, self.padding, self.dilation, self.groups, numbers, *reading, self.antialias
-
     @classmethod
-    def of_arguments(
+    def of(
         cls,
+        image_shape: Sequence[int],
+        weight_shape: Sequence[int],
         stride: Sequence[int],
         padding: Sequence[int],
         dilation: Sequence[int],
@@ -53,126 +73,144 @@ class Settings:
         interpolation: str,
         border: str,
         antialias: bool,
-    ) -> "Settings":
-        """The inverse of `arguments`."""
-        matrices = tuple(tuple(numbers[first : first + 4]) for first in range(0, len(numbers), 4))
-        reading = Reading(interpolation, border)
-        return cls(tuple(stride), tuple(padding), tuple(dilation), groups, matrices, reading, antialias)
+    ) -> "Call":
+        """From the shapes of the images, (N,) C, (D,) H, W, and of the weight, and `arguments`."""
+        count = len(stride)
+        pads = zip(padding[::2], padding[1::2], strict=True)
+        along = zip(image_shape[-count:], weight_shape[2:], stride, pads, dilation, strict=True)
+        step = count * count
+        matrices = tuple(tuple(numbers[first : first + step]) for first in range(0, len(numbers), step))
+        channels = (image_shape[-count - 1], weight_shape[0])
+        axes = tuple([Axis(*each) for each in along])
+        return cls(axes, *channels, groups, matrices, Reading(interpolation, border), antialias)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As the operator takes them: padding before and after each axis, the matrices one after the other."""
+        stride, dilation = [axis.stride for axis in self.axes], [axis.dilation for axis in self.axes]
+        padding = [number for axis in self.axes for number in axis.padding]
+        numbers = [value for matrix in self.matrices for value in matrix]
+        return stride, padding, dilation, self.groups, numbers, *self.reading, self.antialias
+
+    def resized(self, size: Sequence[int]) -> "Call":
+        """The same call on images of another size."""
+        axes = [replace(axis, length=int(length)) for axis, length in zip(self.axes, size, strict=True)]
+        return replace(self, axes=tuple(axes))
+
+    @property
+    def height(self) -> Axis:
+        return self.axes[-2]
+
+    @property
+    def width(self) -> Axis:
+        return self.axes[-1]
+
+    @cached_property
+    def output_size(self) -> tuple[int, int]:
+        return self.height.output_size, self.width.output_size
 
     @property
     def identity(self) -> int:
         """The place of the identity among the maps."""
-        return self.matrices.index(identity(len(self.stride)))
+        return self.matrices.index(identity(len(self.axes)))
 
     @property
     def mixes_axes(self) -> bool:
         return any(scales_of(matrix) is None for matrix in self.matrices)
-
-
-@dataclass(frozen=True)
-class Signature:
-    """A checked call: small, hashable, and all that its plan depends on."""
-
-    height: Axis
-    width: Axis
-    matrices: tuple[Matrix, ...]
-    reading: Reading
-    in_channels: int
-    out_channels: int
-    groups: int
-
-    @classmethod
-    def of(cls, image_shape: Sequence[int], weight_shape: Sequence[int], settings: Settings) -> "Signature":
-        """The signature of a call with images (C, H, W) or (N, C, H, W)."""
-        height, width = (
-            Axis(
-                int(image_shape[axis - 2]),
-                int(weight_shape[axis + 2]),
-                settings.stride[axis],
-                (settings.padding[2 * axis], settings.padding[2 * axis + 1]),
-                settings.dilation[axis],
-            )
-            for axis in (0, 1)
-        )
-        channels = (int(image_shape[-3]), int(weight_shape[0]))
-        return cls(height, width, settings.matrices, settings.reading, *channels, settings.groups)
 
     @property
     def depthwise(self) -> bool:
         """Whether every channel has one filter of its own."""
         return self.groups == self.in_channels == self.out_channels > 1
 
-    @property
-    def geometry(self) -> Geometry:
-        return make_geometry(self.height, self.width, self.matrices, self.reading)
+    @cached_property
+    def levels(self) -> tuple[Level | PlaneLevel, ...]:
+        """The levels that take part, in the order in which they compete."""
+        return place_levels(self.height, self.width, self.matrices, self.reading)
 
 
-def make_signature(
-    image_shape: Sequence[int],
+def make_call(
+    input_shape: Sequence[int],
     weight_shape: Sequence[int],
     stride: Size = 1,
     padding: Padding = 0,
     dilation: Size = 1,
     groups: int = 1,
     scales: Iterable[float] = DEFAULT_SCALES,
-) -> Signature:
-    """Check the arguments of `si_conv2d`, and put them together."""
-    settings = check_si_call(image_shape, weight_shape, stride, padding, dilation, groups, scales)
-    return Signature.of(image_shape, weight_shape, settings)
-
-
-def check_si_call(
-    image_shape: Sequence[int],
-    weight_shape: Sequence[int],
-    stride: Size,
-    padding: Padding,
-    dilation: Size,
-    groups: int,
-    scales: Iterable[float],
     antialias: bool = False,
+    *,
     axes: int = 2,
-) -> Settings:
-    """Check the arguments of `si_conv1d`, `si_conv2d` or `si_conv3d`; sizes may be symbolic, and are only compared.
+    transforms: Iterable[Transform] | None = None,
+    interpolation: str = "bilinear",
+    border: str = "zeros",
+) -> Call:
+    """Check the arguments of a call over one, two or three axes, with `scales` or else `transforms`.
 
-    One axis becomes two, with a height of one that is not rescaled.
+    Sizes may be symbolic, and are only compared.
     """
-    checked, antialias = check_scales(scales), check_flag("antialias", antialias)
-    call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, axes)
-    if axes > 1:
-        settings = Settings(*call, tuple(scaled(scale, axes) for scale in checked), Reading(), antialias)
+    if transforms is None:
+        matrices = [scaled(scale, axes) if axes > 1 else (1.0, 0.0, 0.0, scale) for scale in check_scales(scales)]
     else:
-        (strides, pads, dilations, groups), along = call, tuple((1.0, 0.0, 0.0, scale) for scale in checked)
-        settings = Settings((1, *strides), (0, 0, *pads), (1, *dilations), groups, along, Reading(), antialias)
-    return _with_short_strides(image_shape, weight_shape, settings)
+        matrices = [transform.numbers for transform in check_transforms(transforms)]
+    check_flag("antialias", antialias)
+    reading = check_reading(interpolation, border)
+    stride, padding, dilation, groups = _check_convolution(
+        input_shape, weight_shape, stride, padding, dilation, groups, axes
+    )
+    if axes == 1:  # which becomes two
+        input_shape, weight_shape = (*input_shape[:-1], 1, input_shape[-1]), (*weight_shape[:2], 1, weight_shape[2])
+        stride, padding, dilation = (1, *stride), (0, 0, *padding), (1, *dilation)
+    if max(stride) > LONG:
+        stride = _shortened(stride, input_shape, weight_shape, padding, dilation, matrices)
+    numbers = [value for matrix in matrices for value in matrix]
+    return Call.of(input_shape, weight_shape, stride, padding, dilation, groups, numbers, *reading, antialias)
 
 
-def check_ti_call(
-    image_shape: Sequence[int],
+def _shortened(
+    strides: tuple[int, ...],
+    input_shape: Sequence[int],
     weight_shape: Sequence[int],
-    stride: Size,
-    padding: Padding,
-    dilation: Size,
-    groups: int,
-    transforms: Iterable[Transform],
-    interpolation: str,
-    border: str,
-) -> Settings:
-    """Check the arguments of `ti_conv2d`; sizes may be symbolic, and are only compared."""
-    checked, reading = check_transforms(transforms), check_reading(interpolation, border)
-    call = _check_convolution(image_shape, weight_shape, stride, padding, dilation, groups, 2)
-    settings = Settings(*call, tuple(transform.numbers for transform in checked), reading, False)
-    return _with_short_strides(image_shape, weight_shape, settings)
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    matrices: Sequence[Matrix],
+) -> tuple[int, ...]:
+    """For strides of which no level takes a second step, nor half of one, the shortest such."""
+    scale = 1 + max(sum(map(abs, matrix)) for matrix in matrices)
+    sizes, kernel = (tuple(map(int, shape[2 - len(weight_shape) :])) for shape in (input_shape, weight_shape))
+    enough = math.ceil(scale * (sum(sizes) + sum(padding) + max(dilation) * sum(kernel))) + 2
+    return tuple(min(stride, enough) for stride in strides)
 
 
-def _with_short_strides(image_shape: Sequence[int], weight_shape: Sequence[int], settings: Settings) -> Settings:
-    """The same call with strides of which no level takes a second step, nor half of one, for longer ones."""
-    if max(settings.stride) <= LONG:
-        return settings
-    scale = 1 + max(sum(map(abs, matrix)) for matrix in settings.matrices)
-    sizes, kernel = (tuple(map(int, shape[2 - len(weight_shape) :])) for shape in (image_shape, weight_shape))
-    reach = max(settings.dilation) * sum(kernel)
-    enough = math.ceil(scale * (sum(sizes) + sum(settings.padding) + reach)) + 2
-    return replace(settings, stride=tuple(min(stride, enough) for stride in settings.stride))
+def find_call(*arguments: Any, **levels: Any) -> Call:
+    """`make_call`, once for all calls that are alike."""
+    for name, value in levels.items():
+        if isinstance(value, Iterator):  # which can be read but once
+            levels[name] = tuple(value)
+    if torch.compiler.is_compiling():  # the sizes may be symbolic, but all else is part of the graph
+        plain = {name: _plain(value) for name, value in levels.items()}
+        return make_call(*arguments[:2], *map(_plain, arguments[2:]), **plain)
+    inside = [tuple(map(type, value)) for value in (*arguments[2:], *levels.values()) if isinstance(value, tuple)]
+    try:
+        return _make_call_once(tuple(inside), *arguments, **levels)
+    except TypeError:  # a list has no hash; and an argument of a wrong type is to be named
+        return make_call(*arguments, **levels)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _make_call_once(inside: tuple[tuple[type, ...], ...], *arguments: Any, **levels: Any) -> Call:
+    """The key of the cache holds the types of the arguments and of what is `inside` tuples: (1, 1) == (True, 1.0)."""
+    return make_call(*arguments, **levels)
+
+
+def _plain(value: Any) -> Any:
+    """Plain numbers, alone, in a sequence or in a transform, for the symbolic ones of a compiler."""
+    if isinstance(value, Transform):
+        return Transform(_plain(value.matrix))
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return index(value)
+    return value.__float__() if isinstance(value, float) else value  # float(value) would stay symbolic
 
 
 AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}

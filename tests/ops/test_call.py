@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from scaleconv import SIConv2d, si_conv2d, si_conv3d
+from scaleconv.ops.call import _make_call_once, check_scales, make_call
 from scaleconv.ops.plan import make_plan
-from scaleconv.ops.signature import Signature, check_scales, check_si_call
-from scaleconv.ops.ti_conv import _check_once
 
 IMAGES, WEIGHT = torch.rand(1, 4, 8, 9), torch.rand(6, 2, 3, 3)
 
@@ -109,8 +108,7 @@ def test_a_stride_longer_than_every_level_costs_nothing(stride):
     call = {"groups": 2, "padding": 1, "scales": (1, 0.5, 3.3), "return_winner": True}
     found, expected = (si_conv2d(IMAGES, WEIGHT, stride=each, **call) for each in (stride, enough))
     assert all(map(torch.equal, found, expected))
-    settings = check_si_call(IMAGES.shape, WEIGHT.shape, stride, 1, 1, 2, (1, 3.3))
-    canvases = make_plan(Signature.of(IMAGES.shape, WEIGHT.shape, settings), False, 1, False).canvases
+    canvases = make_plan(make_call(IMAGES.shape, WEIGHT.shape, stride, 1, 1, 2, (1, 3.3)), 1, False).canvases
     assert max(max(canvas.size) for canvas in canvases) < 1000
 
 
@@ -137,7 +135,7 @@ EQUAL_TO_RIGHT_ONES = {
 @pytest.mark.parametrize(("wrong", "right", "message"), EQUAL_TO_RIGHT_ONES.values(), ids=EQUAL_TO_RIGHT_ONES)
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 def test_arguments_of_a_wrong_type_are_named_whatever_was_called_before(warm, wrong, right, message):
-    _check_once.cache_clear()
+    _make_call_once.cache_clear()
     if warm:
         si_conv2d(IMAGES, WEIGHT, groups=2, **right)
     with pytest.raises(TypeError, match=re.escape(message)):
@@ -213,9 +211,9 @@ def test_the_largest_number_of_outputs_is_just_below_two_to_the_forty():
     """Filters count, too."""
 
     def check(height, filters):
-        return check_si_call((1, height, 2), (filters, 1, 1, 1), 1, (2**19 - 1, 2**19 - 1), 1, 1, (1,))
+        return make_call((1, height, 2), (filters, 1, 1, 1), 1, (2**19 - 1, 2**19 - 1), 1, 1, (1,))
 
-    assert check(1, 1).padding == (2**19 - 1,) * 4  # (2^20 − 1) · 2^20
+    assert [axis.padding for axis in check(1, 1).axes] == [(2**19 - 1, 2**19 - 1)] * 2  # (2^20 − 1) · 2^20
     for height, filters in ((2, 1), (1, 2)):
         with pytest.raises(ValueError, match="`padding` must leave fewer than 2\\^40 outputs of an image"):
             check(height, filters)
