@@ -16,7 +16,7 @@ from ..data.augment import check_augmentations
 from ..models import CROPPED_SCALES, NETWORKS
 from ..models.networks import TASKS
 from ..models.si_rbm import ENLARGING_SCALES
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.call import DEFAULT_SCALES, check_scales
 
 T = TypeVar("T")
 
