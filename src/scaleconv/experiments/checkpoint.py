@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..data.atomic import refuse_pipes
+from ..data.files import refuse_pipes
 from .parsing import brief
 from .records import Epoch, checksum, from_columns, to_columns, writing
 

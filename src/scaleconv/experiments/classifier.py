@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.folders import Size
+from ..data.decoding import Size
 from ..data.loading import TASKS
 from ..models.convnet import ConvNet, Shape
 from ..models.resnet import make_resnet18

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..data.atomic import check_folder
+from ..data.files import check_folder
 from ..data.folders import check_shares
 from ..data.loading import ImageData, check_task, load_folder
 from ..ops.checks import check_count

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ..data import parse_scales
-from ..data.datasets import PARTS
-from ..data.digits import ALL
-from ..data.scaled import INTERPOLATIONS, TRUNCATIONS
+from ..data.datasets import ALL, PARTS
+from ..data.rescale import INTERPOLATIONS, TRUNCATIONS
 from ..metrics import NEURONS
 from ..models import CROPPED_SCALES, LATER, UNSCALED, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
 from ..models import TITLES as NETWORKS

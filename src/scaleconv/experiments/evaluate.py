@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.augment import rescale, rescale_masks
 from ..data.loading import ImageSet, Order
-from ..data.masks import IGNORE
+from ..data.rescale import IGNORE, rescale, rescale_masks
 from ..metrics.timing import milliseconds
 from ..nn import SIConv2d
 from ..nn.observe import evaluating, hooked
@@ -85,7 +84,7 @@ def score(
             pixels, labels = batch.to(device).float() / 255, labels.to(device)
             for row, scale in enumerate(scales):
                 with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
-                    predicted = network(rescale(pixels, scale)).argmax(1)
+                    predicted = network(rescale(pixels, scale, antialias=True, border="edge")).argmax(1)
                 wanted = rescale_masks(labels, scale).long() if images.masked else labels
                 counts = wanted != IGNORE if images.masked else torch.ones_like(wanted, dtype=torch.bool)
                 right[row, indices] = ((predicted == wanted) & counts).reshape(len(indices), -1).sum(1).cpu()

@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from ..data.atomic import check_folder, remove_leftovers
+from ..data.files import check_folder, remove_leftovers
 from ..data.loading import ImageData, ImageSet, Order, load_folder
 from ..data.progress import make_progress
 from ..ops.checks import check_count

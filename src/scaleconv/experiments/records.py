@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from ..data.atomic import atomic_path
+from ..data.files import atomic_path
 from .config import TITLES, Settings, sections
 from .parsing import brief, build
 

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import TaskID
 
-from ..data.atomic import check_folder, remove_leftovers
+from ..data.files import check_folder, remove_leftovers
 from ..data.progress import make_progress
 from ..models import LATER, UNSUPERVISED
 from ..models import TITLES as NETWORKS

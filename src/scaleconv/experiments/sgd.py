@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import BACKGROUND
+from ..data.rescale import rescale
 from ..metrics.timing import captured
 from ..nn.observe import evaluating
 from .config import TrainingConfig
@@ -136,7 +137,8 @@ class Trainer:
         mixed = self.recipe.precision == "bfloat16"
         images = self.images.index_select(0, chosen)
         if self.augment:
-            images = rescale(images, self.factors.index_select(0, self.cursor).squeeze(0), self.interpolation)
+            scales, kernel = self.factors.index_select(0, self.cursor).squeeze(0), self.interpolation
+            images = rescale(images, scales, interpolation=kernel, antialias=True, border="edge")
         with torch.autocast(self.images.device.type, torch.bfloat16, enabled=mixed):
             logits = self.network(images)
         labels = self.labels.index_select(0, chosen)
@@ -194,16 +196,6 @@ class Trainer:
                 held = self.optimiser.state[parameter].setdefault(theirs, zero)
                 found = state.get(f"{ours}.{name}")
                 held.zero_() if found is None else held.copy_(found)
-
-
-def rescale(images: Tensor, factors: Tensor, interpolation: str = "bilinear") -> Tensor:
-    """Rescale each image about its centre by its own factor, on the same canvas; its edge is repeated.
-
-    Shapes: images (N, 1, H, W), factors (N,) → (N, 1, H, W).
-    """
-    inverse = (1 / factors).view(-1, 1, 1) * torch.eye(2, 3, dtype=images.dtype, device=images.device)
-    grid = F.affine_grid(inverse, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, interpolation, padding_mode="border", align_corners=False)
 
 
 class TrainerGroup:

@@ -32,7 +32,7 @@ from ..data import (
     parse_scales,
     scalar_mean,
 )
-from ..data.appearance import shift, smooth
+from ..data.sets import shift, smooth
 from ..models import AUGMENTED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
 from ..models.contrastive import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..data.augment import check_augmentations, draw_placement, place, place_masks
-from ..data.masks import IGNORE
+from ..data.augment import augment, check_augmentations
+from ..data.rescale import IGNORE
+from ..data.scales import unit_stream
 from ..ops.checks import check_choice, check_count, check_number
 from .checkpoint import check_shapes
 from .classifier import Classifier
@@ -142,9 +143,8 @@ class Training:
         pixels = images.to(self.device, non_blocking=True).float() / 255
         labels = labels.to(self.device, non_blocking=True)
         if settings.augment:
-            placement = draw_placement(settings.augment, settings.seed, epoch, processes.share(batch))
-            pixels = place(pixels, placement)
-            labels = place_masks(labels, placement) if labels.dim() > 1 else labels
+            draws = [torch.from_numpy(unit_stream(4, settings.seed, 3, epoch, i)) for i in processes.share(batch)]
+            pixels, labels = augment(pixels, labels, torch.stack(draws).to(pixels), settings.augment)
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate_at(self.position, self.steps)
         self.optimiser.zero_grad(set_to_none=True)
