@@ -36,7 +36,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from scaleconv import DEFAULT_SCALES, TIConv2d, convert, rotation
 from scaleconv.bench.layer_costs import make_layer
 from scaleconv.bench.settings import DTYPES, SHAPES, LayerShape
-from scaleconv.data.atomic import atomic_path
+from scaleconv.data.files import atomic_path
 from scaleconv.experiments.records import describe_environment
 from scaleconv.experiments.sgd import choose_device
 from scaleconv.metrics.timing import (

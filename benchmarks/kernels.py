@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from scaleconv import DEFAULT_SCALES
 from scaleconv.bench.layer_costs import make_layer
 from scaleconv.bench.settings import DTYPES, SHAPES, LayerShape
-from scaleconv.data.atomic import atomic_path
+from scaleconv.data.files import atomic_path
 from scaleconv.experiments.records import describe_environment
 from scaleconv.metrics.timing import LayerPass, repeated, time_interleaved
 from scaleconv.ops import macs

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from scaleconv.data import load_folder, loading
-from scaleconv.data.folders import import_pillow
+from scaleconv.data.decoding import import_pillow
 from scaleconv.data.loading import Order
 from scaleconv.experiments import FitSettings, NetworkSpec
 from scaleconv.experiments.classifier import Classifier

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from scaleconv import SIConv2d
 from scaleconv.bench.architectures import ARCHITECTURES
-from scaleconv.data.atomic import atomic_path
+from scaleconv.data.files import atomic_path
 from scaleconv.experiments.records import describe_environment
 from scaleconv.table import Table
 

@@ -197,7 +197,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path):
 
 
 def test_a_missing_extra_is_one_line_that_names_it(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.setitem(sys.modules, "requests", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     refused(run("data", "make", "set.safetensors"), "pip install 'scaleconv[experiments]'")
     refused(run("data", "preview", "sheet.png"), "pip install 'scaleconv[experiments]'")
@@ -346,7 +346,7 @@ def test_a_download_that_fails_leaves_no_folder(run, monkeypatch, tmp_path):
     def refuse(*_, **__):
         raise ConnectionError("no network")
 
-    monkeypatch.setattr("pooch.HTTPDownloader.__call__", refuse)
+    monkeypatch.setattr("requests.get", refuse)
     refused(run("data", "make", "set.safetensors"), "could not download", "--dataset embedded")
     assert list(tmp_path.iterdir()) == []
 

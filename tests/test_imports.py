@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "models": {"nn", "ops"},
     "data": set(),
-    "metrics": set(),
+    "metrics": {"data"},
     "table": set(),
     "inspection": {"metrics", "nn", "ops", "table"},
     "experiments": {"models", "data", "metrics", "inspection", "nn", "ops", "configs", "table"},
@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "_start": set(),
 }
 CORE = ("__init__", "__main__", "_start", "ops", "nn", "models", "metrics", "table")  # torch alone
-OPTIONAL = {"PIL", "matplotlib", "platformdirs", "pooch", "ray"}  # imported where they are used
+OPTIONAL = {"PIL", "matplotlib", "platformdirs", "ray", "requests"}  # imported where they are used
 PACKAGES = {"PIL": "pillow"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
 

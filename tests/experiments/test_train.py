@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from helpers.runs import Diary
 from scaleconv.data import embedded_digits, make_folds, make_scaled, parse_scales
-from scaleconv.data.appearance import shift, smooth
+from scaleconv.data.sets import shift, smooth
 from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment, train
 from scaleconv.experiments.config import FEATURE_SECTIONS, TrainingConfig
 from scaleconv.experiments.records import TIME_DIGITS

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from ..data.atomic import atomic_path
+from ..data.files import atomic_path
 from ..data.progress import make_progress
 from ..experiments.records import describe_environment
 from ..table import Table, terminal_width, wrapped

@@ -126,7 +126,7 @@ def reproduce(
     gpus_per_run: Gpus = None,
 ) -> None:
     """Run an item and show it beside the paper's numbers. What is finished is not run again."""
-    from scaleconv.data.atomic import check_folder
+    from scaleconv.data.files import check_folder
     from scaleconv.experiments import ITEMS, SEARCHES, check_name, folder_name, load_item, read_records
     from scaleconv.experiments.engine import open_engine
     from scaleconv.experiments.report import print_tables, write_report
@@ -208,7 +208,7 @@ def report(
 
     All numbers come from records; nothing is run.
     """
-    from scaleconv.data.atomic import check_writable
+    from scaleconv.data.files import check_writable
     from scaleconv.experiments.html_report import write_html
     from scaleconv.experiments.report import write_documents
 
@@ -349,7 +349,7 @@ def explain(
 
     That is its prediction, and for each layer which scale won, and by what response.
     """
-    from scaleconv.data.atomic import check_writable
+    from scaleconv.data.files import check_writable
     from scaleconv.experiments.explanation import draw_explanation, load_trained, prediction_text
 
     if out.suffix not in (".png", ".svg"):
@@ -441,7 +441,7 @@ def bench(
     """Measure time and memory of the layer beside plain convolutions. On a GPU: eager calls and CUDA graphs."""
     from scaleconv.bench import make_settings
     from scaleconv.bench.session import failures, print_result, run_on_terminal, write_result
-    from scaleconv.data.atomic import check_folder
+    from scaleconv.data.files import check_folder
 
     settings = make_settings(
         device,

@@ -124,7 +124,7 @@ def cifar10(
 ) -> None:
     """Write the images of CIFAR-10 as PNGs by class."""
     from scaleconv.data import read_cifar10, write_images
-    from scaleconv.data.cifar import CLASSES
+    from scaleconv.data.datasets import CIFAR_CLASSES as CLASSES
     from scaleconv.data.folders import check_new_folder
 
     check_new_folder(path)
@@ -149,7 +149,7 @@ def preview(
 ) -> None:
     """Draw digits at several scales, each labelled with its scale."""
     from scaleconv.data import load_digits, parse_scales, write_preview
-    from scaleconv.data.atomic import check_writable
+    from scaleconv.data.files import check_writable
 
     check_writable(path)
     digits, distribution = load_digits(dataset, part, data_dir=data_dir), parse_scales(scales)
@@ -167,7 +167,7 @@ def _say_what_is_cut(digits: "Digits", made: "ScaledSet") -> None:
 
 
 def _print_digits(data_dir: Path | None) -> None:
-    from scaleconv.data.digits import take_inventory
+    from scaleconv.data.datasets import take_inventory
     from scaleconv.table import Table, terminal_width
 
     header = ("data set", "part", "digits", "per class", "checksums", "from", "MD5 of the images", "MD5 of the labels")

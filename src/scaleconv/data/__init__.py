@@ -1,32 +1,37 @@
-"""MNIST-Scale: the digits, the generators, the sets, the folds; and folders of images. Imports no other room."""
+"""MNIST-Scale: the digits, the generators, the sets, the folds; and folders of images. Imports no other package here.
+
+`rescale.py` needs torch alone, for the metrics; the rest needs the packages of the extra `experiments`.
+"""
+
+from .rescale import cut_off, make_scaled
 
 try:
-    import numpy  # noqa: F401
-    import rich  # noqa: F401
-    import safetensors  # noqa: F401
+    from .datasets import Digits, embedded_digits, load_digits, read_cifar10
+    from .decoding import read_image, read_mask
+    from .folders import ImageFolder, read_folder, read_masked_images, write_folder, write_images, write_scenes
+    from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
+    from .loading import ImageData, load_folder
+    from .preview import write_preview
+    from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
+    from .scenes import BACKGROUND, Scenes, make_scenes
+    from .sets import (
+        MNIST_SCALE,
+        Parameters,
+        ScaledSet,
+        make_set,
+        read_set,
+        scalar_mean,
+        subtract_mean,
+        write_set,
+    )
 except ImportError as error:
-    raise ImportError(f"scaleconv.data needs {error.name}: pip install 'scaleconv[experiments]'") from None
+    if error.name not in ("filelock", "numpy", "rich", "safetensors"):
+        raise
+    _MISSING = error.name
 
-from .cifar import read_cifar10
-from .digits import Digits, embedded_digits, load_digits
-from .folders import ImageFolder, read_folder, write_folder, write_images
-from .folds import Split, hold_out, make_folds, make_split, paper_folds, reduced_folds
-from .loading import ImageData, load_folder, read_image
-from .masks import read_mask, read_masked_images, write_scenes
-from .preview import write_preview
-from .scaled import cut_off, make_scaled
-from .scales import Fixed, Listed, ScaleDistribution, TruncatedNormal, Uniform, parse_scales
-from .scenes import BACKGROUND, Scenes, make_scenes
-from .sets import (
-    MNIST_SCALE,
-    Parameters,
-    ScaledSet,
-    make_set,
-    read_set,
-    scalar_mean,
-    subtract_mean,
-    write_set,
-)
+    def __getattr__(name: str) -> None:
+        raise ImportError(f"scaleconv.data needs {_MISSING}: pip install 'scaleconv[experiments]'")
+
 
 __all__ = [
     "BACKGROUND",

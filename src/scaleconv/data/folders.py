@@ -1,42 +1,47 @@
-"""A folder of images, one folder for each class: which files it holds, what is wrong with some, and how it is divided.
+"""What a folder of images holds: which files, with which labels or masks, what is wrong with some, and its parts.
 
-    photos/cat/1.jpg         photos/dog/2.png         divided here: seeded, every class alike
-    photos/train/cat/1.jpg   photos/test/cat/2.png    divided already, with or without photos/val
+    photos/cat/1.jpg         photos/dog/2.png         a folder for each class; divided here, every class alike
+    photos/images/1.jpg      photos/masks/1.png       a mask for each image, paired by name, whatever the ending
+    photos/train/cat/1.jpg   photos/test/cat/2.png    divided already, with or without photos/val; masks alike
 
 Every file is decoded once before anything else happens, so that a broken one is found now and not in the third hour of
-training. What cannot be used is left out and named; a folder that cannot be used is refused. No file is changed.
+training. What cannot be used is left out and named; a folder that cannot be used is refused. Here folders of digits and
+scenes are written, too.
 """
 
 import hashlib
 import os
-import shutil
 import stat
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from .atomic import check_writable, missing_parents, refuse_pipes, remove_empty
+from .decoding import (
+    Size,
+    UnusableImageError,
+    checksum,
+    decode_mask,
+    import_pillow,
+    inspect,
+    printable,
+    quiet_pillow,
+)
+from .files import atomic_path, check_writable
 from .progress import watched
+from .rescale import IGNORE
 from .scales import raw_stream
+from .scenes import Scenes
 from .sets import ScaledSet
 
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+MASK_SUFFIXES = (".png", ".bmp")  # JPEG changes numbers, and WebP knows colours only
 PARTS = ("test", "val", "train")  # of two copies, the one in the earlier part is kept
-MOST_PIXELS = 2**26  # 67 megapixels, 200 MB once decoded
 THREADS = 8  # that decode at once; Pillow lets go of Python meanwhile
-ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # EXIF
-GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")
 PURPOSE = 2  # of the random stream that divides a folder
-
-Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,18 @@ class ImageFolder:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A file that may be an image of a part and a class, and the one that may be its mask."""
+
+    part: str
+    label: str
+    path: Path
+    mask: Path | None = None
+
+
 def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float = 0.1, seed: int = 0) -> ImageFolder:
-    """Find, check and divide the images of a folder.
+    """Find, check and divide the images of a folder with a folder for each class.
 
     Where the only folders are train and test or val, or all three, they are the parts; without test, val is what is
     tested on. Otherwise every folder is a class, and each class is divided at random. PNG, JPEG, BMP and WebP are read,
@@ -143,48 +158,87 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
             no training image, or has too few to be divided.
         ImportError: Pillow is not installed.
     """
-    folder = Path(root)
-    if not folder.is_dir():
-        raise NotADirectoryError(f"`data` must be a directory with a folder for each class, got {folder}")
-    check_shares(val, test)
-    import_pillow()
-    skipped: list[Skipped] = []
-    parts = find_parts(folder)
-    found = [(part, *each) for part, path in parts.items() for each in _class_files(path, folder, skipped)]
-    _refuse_case(folder, {name for _, name, _ in found})
-    usable = _usable(folder, [(part, name, path) for part, name, files in found for path in files], skipped)
-    names = sorted({name for name, _ in usable})
-    empty = sorted({name for _, name, _ in found} - set(names))
-    skipped += [Skipped(name, "is a class without an image that can be used") for name in empty]
+    folder, parts, skipped = _check_folder(root, "a folder for each class", val, test)
+    found: list[_Candidate] = []
+    labels: set[str] = set()
+    for part, path in parts.items():
+        for entry in _entries(path):
+            if entry.is_dir() and not entry.name.startswith("."):
+                label = printable(entry.name)
+                labels.add(label)
+                found += [_Candidate(part, label, file) for file in _walk(path / entry.name, SUFFIXES, folder, skipped)]
+            else:
+                reason = "is hidden" if entry.name.startswith(".") else "lies in no folder of a class"
+                skipped.append(Skipped(_inside(path / entry.name, folder), reason))
+    _refuse_case(folder, labels)
+    usable: dict[tuple[str, str], list[ImageFile]] = {}
+    for candidate, image, _ in _usable(folder, found, skipped):
+        usable.setdefault((candidate.label, candidate.part), []).append(image)
+    names = sorted({label for label, _ in usable})
+    skipped += [Skipped(name, "is a class without an image that can be used") for name in sorted(labels - set(names))]
     if len(names) < 2:
-        first = f"; {len(skipped)} left out, first: {skipped[0]}" if skipped else ""
         got = f"{len(names)} ({', '.join(names)})" if names else "0"
-        raise ValueError(f"`data` (={folder}) must hold images of at least 2 classes, got {got}{first}")
+        raise ValueError(f"`data` (={folder}) must hold images of at least 2 classes, got {got}{_first(skipped)}")
     divided: dict[str, list[ImageFile]] = {part: [] for part in PARTS}
-    for label, name in enumerate(names):
-        own = {part: [replace(image, label=label) for image in usable.get((name, part), [])] for part in parts}
+    for number, name in enumerate(names):
+        own = {part: [replace(image, label=number) for image in usable.get((name, part), [])] for part in parts}
         if "" in own:
-            own = divide(own[""], name, val, test, seed=(seed, PURPOSE, label))
+            own = _divide(own[""], f" of class {name}", val, test, seed=(seed, PURPOSE, number))
         if not own["train"]:
             raise ValueError(f"`data` (={folder}) must hold images of every class in train, got none of {name}")
         for part, images in own.items():
             divided[part] += images
-    return divided_folder(folder, names, divided, skipped)
+    return _divided_folder(folder, names, divided, skipped)
 
 
-def divided_folder(
-    root: Path, classes: Sequence[str], divided: dict[str, list[ImageFile]], skipped: Sequence[Skipped]
+def read_masked_images(
+    root: str | os.PathLike[str], *, classes: int | None = None, val: float = 0.1, test: float = 0.1, seed: int = 0
 ) -> ImageFolder:
-    """What was found in a folder, by part.
+    """Find, check and divide the images and masks of a folder. A mask is an image of class numbers.
+
+    An image and a mask belong together if their names are the same but for the ending. Images are PNG, JPEG, BMP or
+    WebP; masks are PNG or BMP, in grey or with a palette. Left out and named is what `read_folder` leaves out, and
+    files without a partner, all but the first of several files with one name, masks in colour, masks of another size
+    than their image, and masks without a label.
+
+    Args:
+        root: has the folders `images` and `masks`, or such folders in train, test and val.
+        classes: how many there are; None for one more than the largest number in the masks.
+        val, test: shares of the images where the folder is not divided already; each part gets at least one image,
+            unless `val` is 0.
+        seed: of the division.
 
     Raises:
-        ValueError: there is no image to train or to test on.
+        OSError: a folder cannot be read.
+        ValueError: a part has no pair that can be used, there are too few to be divided, or masks hold numbers that are
+            no class, or one class only.
+        ImportError: Pillow is not installed.
     """
-    for part in ("train", "test"):
-        if not divided[part]:
-            raise ValueError(f"`data` (={root}) must hold images to {part} on, got none")
-    train, val, test = (tuple(divided[part]) for part in ("train", "val", "test"))
-    return ImageFolder(root, tuple(classes), train, val, test, tuple(skipped))
+    if classes is not None and not 2 <= classes <= IGNORE:
+        raise ValueError(f"`classes` must lie between 2 and {IGNORE}, got {classes}")
+    folder, parts, skipped = _check_folder(root, "the folders images and masks", val, test)
+    pairs = [pair for part, path in parts.items() for pair in _pairs(part, path, folder, skipped)]
+    divided: dict[str, list[ImageFile]] = {part: [] for part in ("", *PARTS)}
+    largest: dict[str, int] = {}
+    for candidate, image, number in _usable(folder, pairs, skipped):
+        divided[candidate.part].append(image)
+        largest[printable(image.mask)] = number
+    if not largest:
+        raise ValueError(f"`data` (={folder}) must hold an image with a mask, got none{_first(skipped)}")
+    count = classes or max(largest.values()) + 1
+    if wrong := [name for name, number in largest.items() if number >= (classes or IGNORE)]:
+        raise ValueError(
+            f"`classes` (={classes or IGNORE}) must be above every number in the masks, got {largest[wrong[0]]} in "
+            f"{wrong[0]}; {len(wrong)} of {len(largest)} masks hold such numbers"
+        )
+    if count < 2:
+        raise ValueError(
+            f"`data` (={folder}) must hold masks of at least 2 classes, got 0 in every pixel with a label "
+            f"({IGNORE} is a pixel without one)"
+        )
+    if "" in parts:
+        divided = _divide(divided[""], "", val, test, seed=(seed, PURPOSE))
+    return _divided_folder(folder, [str(number) for number in range(count)], divided, skipped)
 
 
 def check_shares(val: float, test: float) -> None:
@@ -194,23 +248,6 @@ def check_shares(val: float, test: float) -> None:
             raise ValueError(f"`{name}` must be at least 0 and below 1, got {share}")
     if val + test >= 1 or test == 0:
         raise ValueError(f"`test` (={test}) must be above 0, and with `val` (={val}) below 1")
-
-
-def import_pillow() -> Any:
-    """Pillow's module `Image`."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("reading images needs Pillow: pip install 'scaleconv[experiments]'") from None
-    return Image
-
-
-@contextmanager
-def quiet_pillow() -> Iterator[None]:
-    """Without Pillow's warnings, of damaged EXIF data and the like: what matters is told by exceptions."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def write_folder(scaled: ScaledSet, root: str | os.PathLike[str]) -> Path:
@@ -228,15 +265,24 @@ def write_images(images: Tensor, labels: Tensor, classes: Sequence[str], root: s
     Raises:
         ValueError: there is something of that name already.
     """
-    pillow = import_pillow()
-    with new_folder(root) as part:
-        for label in labels.unique().tolist():
-            (part / classes[label]).mkdir(parents=True)
-        labelled = zip(images, labels.tolist(), strict=True)
-        for index, (image, label) in enumerate(watched(labelled, "writing images", len(images))):
-            pixels = image[0] if len(image) == 1 else image.permute(1, 2, 0)
-            pillow.fromarray(pixels.numpy()).save(part / classes[label] / f"{index:05}.png")
-    return Path(root)
+    labelled = enumerate(zip(images, labels.tolist(), strict=True))
+    files = (
+        (f"{classes[label]}/{index:05}.png", image[0] if len(image) == 1 else image.permute(1, 2, 0))
+        for index, (image, label) in labelled
+    )
+    return _write_pngs(watched(files, "writing images", len(images)), root)
+
+
+def write_scenes(scenes: Scenes, root: str | os.PathLike[str]) -> Path:
+    """Write scenes as PNGs, `root/images/INDEX.png` and `root/masks/INDEX.png`, whole or not at all.
+
+    Raises:
+        ValueError: there is something of that name already.
+    """
+    pixels = (scenes.images[:, 0] * 255).round().byte().cpu()
+    both = (("images", pixels), ("masks", scenes.labels.byte().cpu()))
+    files = ((f"{name}/{index:05}.png", each[index]) for index in range(len(pixels)) for name, each in both)
+    return _write_pngs(watched(files, "writing scenes", 2 * len(pixels)), root)
 
 
 def check_new_folder(root: str | os.PathLike[str]) -> None:
@@ -246,25 +292,30 @@ def check_new_folder(root: str | os.PathLike[str]) -> None:
     check_writable(root)
 
 
-@contextmanager
-def new_folder(root: str | os.PathLike[str]) -> Iterator[Path]:
-    """A folder to fill, which gets its name when it is whole."""
+def _write_pngs(files: Iterable[tuple[str, Tensor]], root: str | os.PathLike[str]) -> Path:
+    """Write pixels (H, W) or (H, W, 3) under their names inside a new folder."""
+    pillow = import_pillow()
     check_new_folder(root)
+    with atomic_path(root) as part:
+        for name, pixels in files:
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            pillow.fromarray(pixels.numpy()).save(part / name)
+    return Path(root)
+
+
+def _check_folder(
+    root: str | os.PathLike[str], content: str, val: float, test: float
+) -> tuple[Path, dict[str, Path], list[Skipped]]:
+    """The folder, its parts, and a list for what is left out."""
+    check_shares(val, test)
+    import_pillow()
     folder = Path(root)
-    part = folder.with_name(f".{folder.name}.part")
-    missing = missing_parents(folder)
-    try:
-        shutil.rmtree(part, ignore_errors=True)  # of a killed run
-        yield part
-        part.rename(folder)
-    except OSError as error:
-        raise type(error)(f"cannot write {folder} ({error.strerror}): name another folder, or make room") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)  # unless it has got its name
-        remove_empty(missing)
+    if not folder.is_dir():
+        raise NotADirectoryError(f"`data` must be a directory with {content}, got {folder}")
+    return folder, _find_parts(folder), []
 
 
-def find_parts(root: Path) -> dict[str, Path]:
+def _find_parts(root: Path) -> dict[str, Path]:
     """The folders of the parts, test first; the whole folder under "" where it is not divided."""
     names = {entry.name for entry in _entries(root) if not entry.name.startswith(".") and entry.is_dir()}
     if not names or not names <= set(PARTS) or "train" not in names:
@@ -284,26 +335,17 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         raise type(error)(f"cannot read the folder {folder} ({error.strerror})") from None
 
 
-def _class_files(part: Path, root: Path, skipped: list[Skipped]) -> Iterator[tuple[str, list[Path]]]:
-    """The classes of a part, each with the files that may be images."""
-    for entry in _entries(part):
-        path = part / entry.name
-        if entry.is_dir() and not entry.name.startswith("."):
-            yield printable(entry.name), list(_walk(path, root, set(), skipped))
-        else:
-            reason = "is hidden" if entry.name.startswith(".") else "lies in no folder of a class"
-            skipped.append(Skipped(_name(path, root), reason))
-
-
-def _walk(folder: Path, root: Path, seen: set[Size], skipped: list[Skipped]) -> Iterator[Path]:
+def _walk(
+    folder: Path, suffixes: tuple[str, ...], root: Path, skipped: list[Skipped], seen: set[Size] | None = None
+) -> Iterator[Path]:
     """The files below a folder that may be images; every folder is entered once, whatever links lead to it."""
+    seen = set() if seen is None else seen
 
     def skip(path: Path, reason: str) -> None:
-        skipped.append(Skipped(_name(path, root), reason))
+        skipped.append(Skipped(_inside(path, root), reason))
 
     try:
-        about = folder.stat()
-        entries = _entries(folder)
+        about, entries = folder.stat(), _entries(folder)
     except OSError as error:
         return skip(folder, f"cannot be read ({error.strerror or error})")
     if (about.st_dev, about.st_ino) in seen:
@@ -320,14 +362,41 @@ def _walk(folder: Path, root: Path, seen: set[Size], skipped: list[Skipped]) -> 
             skip(path, f"cannot be read ({error.strerror})")
             continue
         if stat.S_ISDIR(mode):
-            yield from _walk(path, root, seen, skipped)
+            yield from _walk(path, suffixes, root, skipped, seen)
         elif not stat.S_ISREG(mode):
             skip(path, "is not a regular file")
-        elif path.suffix.lower() not in SUFFIXES:
-            skip(path, f"does not end in {', '.join(SUFFIXES)}")
+        elif path.suffix.lower() not in suffixes:
+            skip(path, f"does not end in {', '.join(suffixes)}")
         else:
             yield path
     return None
+
+
+def _pairs(part: str, folder: Path, root: Path, skipped: list[Skipped]) -> Iterator[_Candidate]:
+    """The images of a part, each with its mask."""
+    if absent := [name for name in ("images", "masks") if not (folder / name).is_dir()]:
+        raise NotADirectoryError(
+            f"`data` must be a directory with the folders images and masks, got {folder} without {' and '.join(absent)}"
+        )
+    images, masks = (
+        _by_stem(folder / name, suffixes, root, skipped)
+        for name, suffixes in (("images", SUFFIXES), ("masks", MASK_SUFFIXES))
+    )
+    for missing, own, other in (("mask", images, masks), ("image", masks, images)):
+        alone = [path for stem, path in own.items() if stem not in other]
+        skipped += [Skipped(_inside(path, root), f"has no {missing}") for path in alone]
+    for stem in sorted(images.keys() & masks.keys()):
+        yield _Candidate(part, "", images[stem], masks[stem])
+
+
+def _by_stem(folder: Path, suffixes: tuple[str, ...], root: Path, skipped: list[Skipped]) -> dict[Path, Path]:
+    """The files of a folder that may be images, by their path inside of it without the ending."""
+    found: dict[Path, Path] = {}
+    for path in _walk(folder, suffixes, root, skipped):
+        first = found.setdefault(path.relative_to(folder).with_suffix(""), path)
+        if first != path:
+            skipped.append(Skipped(_inside(path, root), f"shares its name with {first.name}"))
+    return found
 
 
 def _refuse_case(root: Path, names: set[str]) -> None:
@@ -338,80 +407,75 @@ def _refuse_case(root: Path, names: set[str]) -> None:
 
 
 def _usable(
-    root: Path, files: Sequence[tuple[str, str, Path]], skipped: list[Skipped]
-) -> dict[tuple[str, str], list[ImageFile]]:
-    """By class and part, the images among the files (part, class, path) that can be decoded and are no copies."""
-    usable: dict[tuple[str, str], list[ImageFile]] = {}
+    root: Path, candidates: Sequence[_Candidate], skipped: list[Skipped]
+) -> Iterator[tuple[_Candidate, ImageFile, int]]:
+    """The candidates that can be decoded and are no copies, and the largest class number in their masks."""
     taken: dict[str, str] = {}
     with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        inspected = watched(pool.map(inspect, (path for *_, path in files)), "checking images", len(files))
-        for (part, name, path), found in zip(files, inspected, strict=True):
-            inside = str(path.relative_to(root))
-            if isinstance(found, str):
-                skipped.append(Skipped(printable(inside), found))
-            elif found.checksum in taken:
-                skipped.append(Skipped(printable(inside), f"is a copy of {taken[found.checksum]}"))
-            else:
-                taken[found.checksum] = printable(inside)
-                usable.setdefault((name, part), []).append(replace(found, name=inside))
-    return usable
+        inspected = watched(pool.map(_inspected, candidates), "checking images", len(candidates))
+        for candidate, found in zip(candidates, inspected, strict=True):
+            name = str(candidate.path.relative_to(root))
+            if isinstance(found, Skipped):
+                skipped.append(Skipped(_inside(Path(found.name), root), found.reason))
+                continue
+            image, of_mask, largest = found
+            if (first := taken.setdefault(image.checksum, printable(name))) != printable(name):
+                skipped.append(Skipped(printable(name), f"is a copy of {first}"))
+                continue
+            mask = str(candidate.mask.relative_to(root)) if candidate.mask else ""
+            yield candidate, replace(image, name=name, mask=mask, checksum=image.checksum + of_mask), largest
 
 
-def inspect(path: Path) -> ImageFile | str:
-    """What is known of an image without its place in the folder, or why it cannot be used.
-
-    The header is read first, and only an image of bearable size is decoded. Of a JPEG an eighth of the size is enough
-    to meet all of its bytes.
-    """
-    pillow = import_pillow()
+def _inspected(candidate: _Candidate) -> tuple[ImageFile, str, int] | Skipped:
+    """An image, the checksum of its mask and the largest number in it; or the file that cannot be used, and why."""
+    path = candidate.path
     try:
-        refuse_pipes(path)
-        with path.open("rb") as file, pillow.open(file, formats=FORMATS) as image:
-            width, height = image.size
-            if width * height > MOST_PIXELS:
-                return _too_large(f"{width}×{height}")
-            grey = image.mode in GREY_MODES
-            if image.getexif().get(ORIENTATION) in SIDEWAYS:
-                width, height = height, width
-            image.draft(None, (max(1, width // 8), max(1, height // 8)))
-            image.load()
-            file.seek(0)
-            checksum = hashlib.file_digest(file, "blake2b").hexdigest()
-        return ImageFile("", -1, (height, width), grey, checksum)
-    except pillow.DecompressionBombError:  # from twice Pillow's own limit on, before the size is known here
-        return _too_large("more")
-    except pillow.UnidentifiedImageError:
-        return f"is not an image ({', '.join(FORMATS)})"
-    except Exception as error:  # Pillow raises whatever a damaged file makes its parsers stumble over
-        if isinstance(error, OSError) and error.strerror:  # the system's, not Pillow's
-            return f"cannot be read ({error.strerror})"
-        return f"is broken ({' '.join(str(error).split()) or type(error).__name__})"
+        about = inspect(path)
+        image = ImageFile("", -1, about.size, about.grey, about.checksum)
+        if candidate.mask is None:
+            return image, "", -1
+        path = candidate.mask
+        numbers, of_mask = decode_mask(path), checksum(path)
+    except UnusableImageError as error:
+        return Skipped(str(path), str(error))
+    if tuple(numbers.shape) != image.size:
+        sizes = ["×".join(map(str, size)) for size in (numbers.shape, image.size)]
+        return Skipped(str(path), f"is {sizes[0]}, its image {sizes[1]}")
+    labelled = numbers[numbers != IGNORE]
+    if not len(labelled):
+        return Skipped(str(path), f"has no label ({IGNORE} in every pixel)")
+    return image, of_mask, int(labelled.max())
 
 
-def _too_large(size: str) -> str:
-    return f"is too large ({size} pixels, at most {MOST_PIXELS:,})"
-
-
-def divide(
-    images: list[ImageFile], name: str, val: float, test: float, *, seed: tuple[int, ...]
+def _divide(
+    images: list[ImageFile], of_class: str, val: float, test: float, *, seed: tuple[int, ...]
 ) -> dict[str, list[ImageFile]]:
     """The images of a class, or all, at random: at least one to each part that is asked for."""
     tested = max(1, round(test * len(images)))
     validated = max(1, round(val * len(images))) if val else 0
     if len(images) <= tested + validated:
         raise ValueError(
-            f"`data` must hold at least {tested + validated + 1} images{' of every class' if name else ''} to divide "
-            f"them, got {len(images)}{f' of class {name}' if name else ''}"
+            f"`data` must hold at least {tested + validated + 1} images{' of every class' if of_class else ''} to "
+            f"divide them, got {len(images)}{of_class}"
         )
     order = np.argsort(raw_stream(len(images), *seed), kind="stable").tolist()
     chosen = {"test": order[:tested], "val": order[tested : tested + validated], "train": order[tested + validated :]}
     return {part: [images[index] for index in sorted(indices)] for part, indices in chosen.items()}
 
 
-def _name(path: Path, root: Path) -> str:
+def _divided_folder(
+    root: Path, classes: Sequence[str], divided: dict[str, list[ImageFile]], skipped: Sequence[Skipped]
+) -> ImageFolder:
+    for part in ("train", "test"):
+        if not divided[part]:
+            raise ValueError(f"`data` (={root}) must hold images to {part} on, got none")
+    train, val, test = (tuple(divided[part]) for part in ("train", "val", "test"))
+    return ImageFolder(root, tuple(classes), train, val, test, tuple(skipped))
+
+
+def _first(skipped: Sequence[Skipped]) -> str:
+    return f"; {len(skipped)} left out, first: {skipped[0]}" if skipped else ""
+
+
+def _inside(path: Path, root: Path) -> str:
     return printable(str(path.relative_to(root)))
-
-
-def printable(name: str) -> str:
-    """A file's name as text: bytes that are no UTF-8 are written out."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")

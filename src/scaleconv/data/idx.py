@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .atomic import refuse_pipes
+from .files import refuse_pipes
 
-UNSIGNED_BYTE = 0x08
+MAGIC = b"\x00\x00\x08"  # of unsigned bytes; the rank follows
 GZIP_MAGIC = b"\x1f\x8b"
 REPLACE = "delete it and fetch a fresh copy"
 KINDS = {1: "labels", 3: "images"}
@@ -40,13 +40,14 @@ class IdxFile:
     md5: str | None = None
 
     @property
-    def count(self) -> int:
-        return self.shape[0]
+    def start(self) -> int:
+        """Length of the header."""
+        return 4 + 4 * len(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Length of the unpacked file: the header, then one byte per value."""
-        return 4 + 4 * len(self.shape) + math.prod(self.shape)
+        return self.start + math.prod(self.shape)
 
     @property
     def most_nbytes(self) -> int:
@@ -71,11 +72,6 @@ class ChecksumError(ValueError):
         self.md5 = md5
 
 
-def md5_hex(data: bytes | memoryview) -> str:
-    """MD5 as a guard against damage, not against forgery."""
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()
-
-
 def read_idx(path: Path | Traversable, expected: IdxFile) -> IdxData:
     """Read one file and check all of it against what is expected.
 
@@ -89,20 +85,20 @@ def read_idx(path: Path | Traversable, expected: IdxFile) -> IdxData:
         with path.open("rb") as stream:
             stored = stream.read(expected.most_nbytes + 1)
     except OSError as error:
-        raise type(error)(
-            f"cannot read {path} ({error.strerror or error}): check the path and its permissions"
-        ) from None
+        reason = error.strerror or error
+        raise type(error)(f"cannot read {path} ({reason}): check the path and its permissions") from None
     return parse_idx(stored, str(path), expected)
 
 
 def parse_idx(stored: bytes, path: str, expected: IdxFile) -> IdxData:
     """As `read_idx`, of bytes already read; `path` is for the messages."""
     data = _unpack(stored, path, expected.nbytes + 1) if stored.startswith(GZIP_MAGIC) else stored
-    _check_header(data, path, expected)
-    md5 = md5_hex(data)
+    if fault := _fault(data, expected):
+        raise ValueError(f"{path} {fault}")
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()  # against damage, not against forgery
     if expected.md5 and md5 != expected.md5:
         raise ChecksumError(f"{path} is corrupted: its MD5 is {md5}, not {expected.md5}; {REPLACE}", md5)
-    values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(expected.shape)).reshape(expected.shape)
+    values = np.frombuffer(data, np.uint8, offset=expected.start).reshape(expected.shape)
     if len(expected.shape) == 1 and values.size and values.max() > 9:
         raise ValueError(f"{path} is corrupted: it holds the label {values.max()}, and labels are 0 … 9; {REPLACE}")
     return IdxData(values, md5, verified=bool(expected.md5))
@@ -118,28 +114,24 @@ def _unpack(stored: bytes, path: str, most: int) -> bytes:
         raise ValueError(f"{path} is corrupted: gzip says {error}; {REPLACE}") from None
 
 
-def _check_header(data: bytes, path: str, expected: IdxFile) -> None:
-    rank = len(expected.shape)
-    wanted = KINDS[rank]
-    if len(data) < 4:
-        raise ValueError(f"{path} is truncated: {len(data)} bytes hold no IDX header; {REPLACE}")
-    if data[:3] != bytes((0, 0, UNSIGNED_BYTE)):
-        raise ValueError(f"{path} is not an IDX file of bytes: it begins with {data[:4].hex(' ')}; {REPLACE}")
-    if data[3] != rank:
+def _fault(data: bytes, expected: IdxFile) -> str:
+    """What is wrong with the header or the length of a file, and what to do; empty if nothing is."""
+    rank, wanted = len(expected.shape), KINDS[len(expected.shape)]
+    if len(data) >= 4 and data[:3] != MAGIC:
+        return f"is not an IDX file of bytes: it begins with {data[:4].hex(' ')}; {REPLACE}"
+    if len(data) >= 4 and data[3] != rank:
         held = KINDS.get(data[3], f"arrays of rank {data[3]}")
-        raise ValueError(f"{path} holds {held}, not {wanted}: files were swapped; rename them or fetch them again")
-    start = 4 + 4 * rank
-    if len(data) < start:
-        raise ValueError(f"{path} is truncated: {len(data)} bytes, and the header alone takes {start}; {REPLACE}")
+        return f"holds {held}, not {wanted}: files were swapped; rename them or fetch them again"
+    if len(data) < expected.start:
+        return f"is truncated: {len(data)} bytes, and the header alone takes {expected.start}; {REPLACE}"
     shape = tuple(int(n) for n in np.frombuffer(data, ">u4", count=rank, offset=4))
-    if shape[0] != expected.count:
-        raise ValueError(
-            f"{path} holds {shape[0]} {wanted}, not {expected.count}: it is another part or set; {REPLACE}"
-        )
+    if shape[0] != expected.shape[0]:
+        return f"holds {shape[0]} {wanted}, not {expected.shape[0]}: it is another part or set; {REPLACE}"
     if shape != expected.shape:
         sizes, right = ("×".join(map(str, s[1:])) for s in (shape, expected.shape))
-        raise ValueError(f"{path} holds images of {sizes}, not {right}: it is another data set; {REPLACE}")
+        return f"holds images of {sizes}, not {right}: it is another data set; {REPLACE}"
     if len(data) < expected.nbytes:
-        raise ValueError(f"{path} is truncated: {len(data)} bytes, not {expected.nbytes}; {REPLACE}")
+        return f"is truncated: {len(data)} bytes, not {expected.nbytes}; {REPLACE}"
     if len(data) > expected.nbytes:
-        raise ValueError(f"{path} is longer than the {expected.nbytes} bytes that its header says; {REPLACE}")
+        return f"is longer than the {expected.nbytes} bytes that its header says; {REPLACE}"
+    return ""

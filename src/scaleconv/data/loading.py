@@ -8,7 +8,7 @@ whose number changes nothing but the time.
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,25 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .folders import (
-    FORMATS,
-    ORIENTATION,
-    SIDEWAYS,
-    THREADS,
-    ImageFile,
-    ImageFolder,
-    Size,
-    import_pillow,
-    inspect,
-    printable,
-    quiet_pillow,
-    read_folder,
-)
-from .masks import IGNORE, read_mask, read_masked_images
+from .decoding import FITS, Size, decode, decode_mask, quiet_pillow
+from .folders import THREADS, ImageFile, ImageFolder, read_folder, read_masked_images
 from .scales import raw_stream
 
 TASKS = ("classification", "segmentation")
-FITS = ("crop", "letterbox")
 KEPT_BYTES = 2**28  # of a set that is kept in memory
 SAMPLED = 1000  # training images that mean and standard deviation are taken of
 LEAST_STD = 1 / 255
@@ -93,9 +79,9 @@ class ImageSet(Dataset[Batch | str]):
             if not file.mask:
                 return image, self.labels[index]
             path = self.root / file.mask
-            return image, decode_mask(path, self.size, self.fit)
+            return image, decode_mask(path, self.size, self.fit).byte()
         except Exception as error:
-            return f"cannot read {path}, which could be read before ({error})"
+            return f"cannot read {path}, which could be read before (it {error})"
 
     @cached_property
     def kept(self) -> Batch | None:
@@ -103,7 +89,7 @@ class ImageSet(Dataset[Batch | str]):
         planes = self.channels + self.masked
         if len(set(self.sizes)) != 1 or planes * len(self) * np.prod(self.sizes[0]) > KEPT_BYTES:
             return None
-        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
             return _usable(_stacked(list(pool.map(self.__getitem__, range(len(self))))))
 
     def batches(self, batches: Iterable[Sequence[int]], workers: int = 0) -> Iterator[Batch]:
@@ -300,82 +286,6 @@ def load_folder(
 def check_task(task: str) -> None:
     if task not in TASKS:
         raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {task!r}")
-
-
-def read_image(
-    path: str | os.PathLike[str], channels: int | None = None, size: Size | None = None, fit: str = "crop"
-) -> Tensor:
-    """An image as (C, H, W) float32 in [0, 1], prepared as `load_folder` prepares those of a folder.
-
-    Args:
-        path: the file.
-        channels: 1 or 3; None takes 1 where the image has no colour.
-        size: (height, width); None leaves the image its own.
-        fit: `crop` or `letterbox`, as for `load_folder`.
-
-    Raises:
-        ValueError: the file cannot be read, is no image, is broken, or has more than 67 megapixels.
-        ImportError: Pillow is not installed.
-    """
-    found = inspect(Path(path))
-    if isinstance(found, str):
-        raise ValueError(f"the image {printable(str(path))} {found}")
-    return decode(Path(path), channels or (1 if found.grey else 3), size, fit) / 255
-
-
-def decode(path: Path, channels: int, size: Size | None = None, fit: str = "crop") -> Tensor:
-    """An image as a tensor: (C, H, W) uint8.
-
-    EXIF rotation is applied. Transparent pixels are laid over white. 16 bits are rounded to 8. CMYK becomes RGB, and
-    grey and colour become what `channels` says.
-    """
-    pillow = import_pillow()
-    from PIL import ImageOps
-
-    with quiet_pillow(), pillow.open(path, formats=FORMATS) as image:
-        if size:
-            wanted = size[::-1] if image.getexif().get(ORIENTATION) not in SIDEWAYS else size  # (width, height)
-            largest = max(wanted[0] / image.width, wanted[1] / image.height)
-            # A JPEG is decoded at no more than it takes: to at least twice the size, from which it is averaged.
-            image.draft(None, (round(2 * largest * image.width), round(2 * largest * image.height)))
-        upright = _in_mode(ImageOps.exif_transpose(image), channels)
-        pixels = np.asarray(_fitted(upright, size, fit) if size else upright)
-    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels).copy()).permute(2, 0, 1).contiguous()
-
-
-def decode_mask(path: Path, size: Size | None = None, fit: str = "crop") -> Tensor:
-    """A mask as a tensor, (H, W) uint8, fitted as its image is; beyond a letterboxed image there is no label."""
-    numbers = read_mask(path).to(torch.uint8).numpy()
-    if not size:
-        return torch.from_numpy(numbers)
-    return torch.from_numpy(np.array(_fitted(import_pillow().fromarray(numbers), size, fit, mask=True)))
-
-
-def _in_mode(image: Any, channels: int) -> Any:
-    pillow = import_pillow()
-    if image.mode.startswith("I"):
-        image = pillow.fromarray((np.asarray(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    return image.convert("L" if channels == 1 else "RGB")
-
-
-def _fitted(image: Any, size: Size, fit: str, *, mask: bool = False) -> Any:
-    height, width = size
-    choose: Callable[[float, float], float] = max if fit == "crop" else min
-    factor = choose(width / image.width, height / image.height)
-    scaled = max(1, round(factor * image.width)), max(1, round(factor * image.height))
-    if scaled != image.size:
-        resampling = import_pillow().Resampling
-        image = image.resize(scaled, resampling.NEAREST if mask else resampling.BILINEAR)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    if fit == "crop":
-        return image.crop((left, top, left + width, top + height))
-    margins = [(-top, height - image.height + top), (-left, width - image.width + left)]
-    pixels = np.asarray(image)
-    if mask:
-        return np.pad(pixels, margins, constant_values=IGNORE)
-    return np.pad(pixels, margins + [(0, 0)] * (pixels.ndim - 2), mode="edge")
 
 
 def _stacked(found: Sequence[Batch | str]) -> Batch | str:

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .atomic import atomic_path, check_writable
-from .digits import Digits
-from .scaled import make_scaled
+from .datasets import Digits
+from .files import atomic_path, check_writable
+from .rescale import make_scaled
 from .scales import ScaleDistribution, TruncatedNormal, Uniform
 from .sets import MNIST_SCALE
 

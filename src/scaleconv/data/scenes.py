@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .scaled import cut_off, make_scaled
+from .rescale import cut_off, make_scaled
 from .scales import ScaleDistribution, raw_stream, unit_stream
 
 BACKGROUND = 10  # the label of a pixel that belongs to no digit

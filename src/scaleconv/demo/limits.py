@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.folders import FORMATS, import_pillow, quiet_pillow
+from ..data.decoding import FORMATS, import_pillow, quiet_pillow
 
 MOST_JSON = 2**16  # bytes of a request
 MOST_FILE = 2**23  # bytes of a picture, 8 MiB

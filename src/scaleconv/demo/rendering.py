@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..data.folders import import_pillow
+from ..data.decoding import import_pillow
 
 Pixels = NDArray[np.uint8]
 

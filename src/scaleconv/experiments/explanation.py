@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import parse_scales, read_image
-from ..data.folders import Size
+from ..data.decoding import Size
 from ..inspection import Explanation, explain
 from ..inspection.explain import LayerView
 from ..models import DENSE, LATER

@@ -13,7 +13,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from ..data.atomic import check_writable
+from ..data.files import check_writable
 from ..data.progress import watched
 from ..models import LATER
 from ..table import Table, terminal_width, wrapped

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..metrics.equivariance import rescale
+from ..metrics.equivariance import rescale_maps
 from ..nn.observe import (
     Call,
     answer,
@@ -125,12 +125,12 @@ def check_scale(
             seen += len(pictures)
             plain = _classes(answer(model, some, call), len(pictures))
             for scale in factors:
-                moved, inside = rescale(pictures - fill, scale)
+                moved, inside = rescale_maps(pictures - fill, scale)
                 rescaled = with_images(some, moved * inside + fill)
                 found, expected = _classes(answer(model, rescaled, call), len(pictures)), plain
                 known = torch.ones_like(plain[:1, :1])
                 if plain.ndim == 4:
-                    expected, known = rescale(plain, scale)
+                    expected, known = rescale_maps(plain, scale)
                 if plain.shape[1] > 1:
                     matches = (found.argmax(1, keepdim=True) == expected.argmax(1, keepdim=True)) * known
                     same[scale] += float(matches.sum())

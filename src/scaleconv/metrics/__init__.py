@@ -1,4 +1,4 @@
-"""Measures of networks, time and memory of calls, and summaries of runs. Imports no other room of the package."""
+"""Measures of networks, time and memory of calls, and summaries of runs. Needs torch alone."""
 
 from .activations import activations, recording
 from .equivariance import equivariance_error

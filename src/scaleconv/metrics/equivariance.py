@@ -1,12 +1,14 @@
-"""How far the features of a rescaled image are from the rescaled features of the image. Imports nothing of ours."""
+"""How far the features of a rescaled image are from the rescaled features of the image."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from ..data.rescale import rescale
 from .activations import activations
+
+SLACK = 1e-4  # of a pixel: forgives rounding where a position is read at the edge of a map
 
 
 def equivariance_error(
@@ -52,19 +54,19 @@ def equivariance_error(
         for name in layers:
             expected, found = (of[name].double() - empty[name].double() for of in (of_images, of_moved))
             if expected.dim() == 4:
-                expected, known = rescale(expected, scale)
+                expected, known = rescale_maps(expected, scale)
                 expected, found = expected * known, found * known
             distance[name] += float((found - expected).square().sum())
             norm[name] += float(expected.square().sum())
     return {name: (distance[name] / norm[name]) ** 0.5 if norm[name] else 0.0 for name in layers}
 
 
-def rescale(maps: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def rescale_maps(maps: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Maps (N, C, H, W) rescaled about their centre on the same grid, bilinear, and where they are known, 1 or 0.
 
-    The second tensor is (1, 1, H, W). The first is 0 where nothing is known.
+    The second tensor is (1, 1, H, W). A position is known if it is read between pixels of the map; beyond, the map is
+    taken as 0.
     """
-    turn = torch.tensor([[1 / scale, 0, 0], [0, 1 / scale, 0]], dtype=maps.dtype, device=maps.device)
-    grid = F.affine_grid(turn.expand(len(maps), 2, 3), list(maps.shape), align_corners=True)
-    known = (grid[:1].abs() <= 1 + 1e-9).all(-1).unsqueeze(1).to(maps.dtype)
-    return F.grid_sample(maps, grid, align_corners=True), known
+    moved = rescale(maps, scale, antialias=False, border="zeros")
+    ones = torch.ones(1, 1, *maps.shape[2:], dtype=maps.dtype, device=maps.device)
+    return moved, (rescale(ones, scale, antialias=False, border="zeros") > 1 - SLACK).to(maps.dtype)
