@@ -24,9 +24,9 @@ from typing import Any, Protocol
 
 import torch
 
+from ..environment import choose_device
 from ..ops.checks import check_choice
 from .records import run_file, writing
-from .sgd import choose_device
 from .train import Watcher
 
 ENGINES = ("local", "ray")

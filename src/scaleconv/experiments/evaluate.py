@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from ..data.augment import rescale, rescale_masks
 from ..data.loading import ImageSet, Order
 from ..data.masks import IGNORE
-from ..metrics.timing import milliseconds
 from ..nn import SIConv2d
 from ..nn.observe import evaluating, hooked
 from ..ops import macs
+from ..timing import milliseconds
 from .distributed import ALONE, Processes
 from .records import Series
 

@@ -26,6 +26,7 @@ from torch import nn
 from ..data.atomic import check_folder, remove_leftovers
 from ..data.loading import ImageData, ImageSet, Order, load_folder
 from ..data.progress import make_progress
+from ..environment import choose_device
 from ..ops.checks import check_count
 from .checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
 from .classifier import Classifier, NetworkSpec, load, make_classifier, network_config
@@ -42,7 +43,6 @@ from .records import (
     write_record,
     writing,
 )
-from .sgd import choose_device
 from .training import FitSettings, Training, cloned
 
 SECONDS_BETWEEN = 30.0  # checkpoints

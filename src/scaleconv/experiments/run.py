@@ -20,6 +20,7 @@ from rich.progress import TaskID
 
 from ..data.atomic import check_folder, remove_leftovers
 from ..data.progress import make_progress
+from ..environment import choose_device
 from ..models import LATER, UNSUPERVISED
 from ..models import TITLES as NETWORKS
 from .checkpoint import Checkpoint, check_settings, check_shapes, load_checkpoint, write_checkpoint
@@ -30,7 +31,6 @@ from .items import folder_name
 from .measures import check_measure, measure
 from .parsing import build
 from .records import Epoch, Record, describe_environment, read_record, read_records, write_record
-from .sgd import choose_device
 from .train import DigitStore, Outcome, Run, Silent, Watcher, plan_runs, train_features, train_networks
 
 MOST_AT_ONCE = 6  # runs trained at once on a GPU: from there on, the time of a step grows with their number

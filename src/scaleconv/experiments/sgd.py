@@ -19,26 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import BACKGROUND
-from ..metrics.timing import captured
 from ..nn.observe import evaluating
+from ..timing import captured
 from .config import TrainingConfig
 from .optimiser import KEPT, make_optimiser, mean_moves, move_average
 
 UNROLL = 6  # most steps of a network in one graph: more take longer to capture, and gain nothing
-
-
-def choose_device(device: str) -> str:
-    """The name of a device this machine has; `auto` takes a GPU if there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-        if torch.device(device).type == "meta":
-            raise RuntimeError("it holds no numbers")
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"`device` must be one this machine has, got {device!r} ({reason})") from None
-    return device
 
 
 class Trainer:
