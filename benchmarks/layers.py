@@ -2,29 +2,21 @@
 
     python benchmarks/layers.py [--device cuda] [--parts layers,rotations] [--repeats 11] [--out FILE]
 
-- planning: the first call on a new image size minus a later one
-- layers: layers of usual networks on one image
-- sizes: one layer from 32 to 2048 pixels
-- large: time and peak memory of 2000×2000 pixels through a 7×7 layer
+- layers: layers of usual networks, of sizes up to 2048 pixels, and a 7×7 layer on a large image, each on one image,
+  forward without gradients, beside `Conv2d`
 - rotations: `TIConv2d` with eight angles beside `Conv2d` with eight times the maps, forward and backward
 - ablation: training steps of whole networks without a special case, whose place the next general form takes
 
-All but the last two are forward passes without gradients, beside `Conv2d`. Times are medians of interleaved repeats; on a
-GPU the last two are also replays of CUDA graphs. Prints Markdown tables and writes one JSON file, which grows with every
-part.
+Times are medians of interleaved repeats; on a GPU those of the last two are also of CUDA graphs. `run_parts` is the
+command line of all scripts here: it prints Markdown tables and writes one JSON file, joining what that holds.
 """
 
 import argparse
-import gc
 import json
-import re
-from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
-from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any
 from unittest import mock
 
@@ -41,9 +33,11 @@ from scaleconv.ops import cpu, custom_op, plan
 from scaleconv.ops.geometry import Level
 from scaleconv.ops.signature import Signature
 from scaleconv.table import Table
-from scaleconv.timing import LayerPass, captured, milliseconds, peak_memory, repeated, time_interleaved
+from scaleconv.timing import LayerPass, captured, repeated, time_interleaved
 
 Row = dict[str, Any]
+Rows = Iterator[Row]
+Part = tuple[Callable[[argparse.Namespace], Rows], Callable[[Sequence[Row]], Table]]
 Calls = Mapping[str, Callable[[], object]]
 
 one_image = partial(LayerShape, batch=1, cpu_batch=1)
@@ -54,9 +48,9 @@ LAYERS = {
     "3→64, 7×7, stride 2, 224²": one_image(3, 64, 224, kernel=7, padding=3, stride=2),
     "64→64, 3×3, 56²": one_image(64, 64, 56, kernel=3, padding=1),
     "512→512, 3×3, 7²": one_image(512, 512, 7, kernel=3, padding=1),
+    **{f"16→16, 3×3, {size}²": one_image(16, 16, size, kernel=3, padding=1) for size in (32, 128, 256, 400, 512, 2048)},
+    "3→64, 7×7, 2000²": one_image(3, 64, 2000, kernel=7, padding=3),
 }
-SIZES = (32, 64, 128, 256, 384, 400, 512, 1024, 2048)
-PLANNED = range(212, 237, 3)  # pixels
 ANGLES = tuple(45.0 * turn for turn in range(8))
 
 
@@ -70,73 +64,17 @@ def make_calls(shape: LayerShape, device: str) -> Calls:
     return {name: partial(make_layer(name, shape, DEFAULT_SCALES).to(device), image) for name in ("conv2d", "si")}
 
 
-def compare(calls: Calls, device: str, repeats: int) -> Row:
-    """Milliseconds of each call, and the ratio of the last to the first."""
-    times = time_interleaved({name: repeated(call) for name, call in calls.items()}, device, repeats)
-    first, *_, last = times
-    row = {f"{name}_ms": timing.median_ms for name, timing in times.items()}
-    return row | {f"{last} / {first}": times[last].median_ms / times[first].median_ms, "n": repeats}
+def compare(calls: Calls, asked: argparse.Namespace) -> Row:
+    """Milliseconds of two calls, and the ratio of the second to the first."""
+    times = time_interleaved({name: repeated(call) for name, call in calls.items()}, asked.device, asked.repeats)
+    (first, base), (second, timing) = ((name, each.median_ms) for name, each in times.items())
+    return {f"{first}_ms": base, f"{second}_ms": timing, f"{second} / {first}": timing / base, "n": asked.repeats}
 
 
 @torch.no_grad()
-def measure_planning(device: str, repeats: int) -> list[Row]:
-    rows = []
-    for name in ("conv2d", "si"):
-        layer = make_layer(name, one_image(64, 64, 224, kernel=3, padding=1), DEFAULT_SCALES).to(device)
-        layer(torch.randn(1, 64, 256, 256, device=device))  # compiles kernels and allocates memory
-        extra = []
-        for size in PLANNED:
-            call = partial(layer, torch.randn(1, 64, size, size, device=device))
-            first, *later = (milliseconds(call, device) for _ in range(1 + repeats))
-            extra.append(first - median(later))
-        rows.append({"layer": name, "sizes": len(PLANNED), "planning_ms": median(extra), "n": repeats})
-    return rows
-
-
-@torch.no_grad()
-def measure_layers(device: str, repeats: int) -> list[Row]:
-    return [{"layer": name, **compare(make_calls(shape, device), device, repeats)} for name, shape in LAYERS.items()]
-
-
-@torch.no_grad()
-def measure_sizes(device: str, repeats: int) -> list[Row]:
-    shapes = [one_image(16, 16, size, kernel=3, padding=1) for size in SIZES]
-    return [{"size": shape.size, **compare(make_calls(shape, device), device, repeats)} for shape in shapes]
-
-
-@torch.no_grad()
-def measure_large(device: str, repeats: int, size: int = 2000) -> list[Row]:
-    shape, peaks = one_image(3, 64, size, kernel=7, padding=3), {}
-    for name, call in make_calls(shape, device).items():
-        if memory := peak_memory(call, device):
-            peaks[name] = memory.peak_mib
-        else:
-            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                peaks[name] = pool.submit(grow_by_call, name, shape).result()
-    memory_row = {f"{name}_mib": peak for name, peak in peaks.items()} | {"memory": peaks["si"] / peaks["conv2d"]}
-    return [{"size": size, **memory_row, **compare(make_calls(shape, device), device, repeats)}]
-
-
-@torch.no_grad()
-def grow_by_call(name: str, shape: LayerShape) -> float:
-    layer = make_layer(name, shape, DEFAULT_SCALES)
-    layer(torch.randn(1, shape.in_channels, 64, 64))  # loads libraries
-    return peak_growth(lambda: layer(make_images(shape, 1, "cpu")))
-
-
-def peak_growth(call: Callable[[], object]) -> float:
-    """MiB by which this process grows at most while it makes a call. Linux only."""
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = resident("VmRSS")
-    call()
-    return resident("VmHWM") - before
-
-
-def resident(field: str) -> float:
-    """MiB of resident memory now (VmRSS) or at most (VmHWM)."""
-    (found,) = re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found) / 1024
+def measure_layers(asked: argparse.Namespace) -> Rows:
+    for name, shape in LAYERS.items():
+        yield {"layer": name, **compare(make_calls(shape, asked.device), asked)}
 
 
 def both_clocks(calls: Calls, device: str) -> dict[str, Calls]:
@@ -144,18 +82,16 @@ def both_clocks(calls: Calls, device: str) -> dict[str, Calls]:
     return {"eager": calls, **graphs}
 
 
-def measure_rotations(device: str, repeats: int) -> list[Row]:
-    rows = []
+def measure_rotations(asked: argparse.Namespace) -> Rows:
     for name in ("mnist1", "res28", "res14"):
         shape, transforms = SHAPES[name], [rotation(degrees) for degrees in ANGLES]
         sizes = (shape.in_channels, shape.out_channels, shape.kernel)
         turned = TIConv2d(*sizes, stride=shape.stride, padding=shape.padding, transforms=transforms)
         layers = {"wide": make_layer("conv2d_wide", shape, ANGLES), "ti": turned}
-        images = make_images(shape, shape.cpu_batch if device == "cpu" else shape.batch, device)
-        passes = {key: LayerPass(layer.to(device), images.clone()) for key, layer in layers.items()}
-        for mode, calls in both_clocks(passes, device).items():
-            rows.append({"shape": name, "batch": len(images), "mode": mode, **compare(calls, device, repeats)})
-    return rows
+        images = make_images(shape, shape.cpu_batch if asked.device == "cpu" else shape.batch, asked.device)
+        passes = {key: LayerPass(layer.to(asked.device), images.clone()) for key, layer in layers.items()}
+        for mode, calls in both_clocks(passes, asked.device).items():
+            yield {"shape": name, "batch": len(images), "mode": mode, **compare(calls, asked)}
 
 
 def patched(target: Any, **values: Any) -> list[Any]:
@@ -174,21 +110,19 @@ CASES = {  # what each puts in the place of a special case; the second name is t
 }
 
 
-def measure_ablation(device: str, repeats: int) -> list[Row]:
-    rows = []
+def measure_ablation(asked: argparse.Namespace) -> Rows:
     for network, variant in (("resnet18", "converted"), ("depthwise", "converted"), ("paper", "si_convnet")):
-        shape = (128, 1, 28, 28) if network == "paper" else (2 if device == "cpu" else 32, 3, 224, 224)
+        shape = (128, 1, 28, 28) if network == "paper" else (2 if asked.device == "cpu" else 32, 3, 224, 224)
         made = make_network(network, variant, DEFAULT_SCALES)
-        step = Step(made, "training", torch.randn(shape).to(device), "float32", "channels_last")
-        cases = {case: patches for (case, kind), patches in CASES.items() if device.startswith(kind)}
+        step = Step(made, "training", torch.randn(shape).to(asked.device), "float32", "channels_last")
+        cases = {case: patches for (case, device), patches in CASES.items() if asked.device.startswith(device)}
         calls = {case: without(patches, step) for case, patches in cases.items() if case.split()[0] in ("no", network)}
-        for mode, timed in both_clocks({"as it is": step, **calls}, device).items():
-            timings = time_interleaved({case: repeated(call) for case, call in timed.items()}, device, repeats)
-            whole = timings["as it is"].median_ms
+        for mode, timed in both_clocks({"as it is": step, **calls}, asked.device).items():
+            workloads = {case: repeated(call) for case, call in timed.items()}
+            timings = time_interleaved(workloads, asked.device, asked.repeats)
             for case, timing in timings.items():
-                row = {"network": network, "case": case, "how": mode, "ms": timing.median_ms}
-                rows.append(row | {"ratio": timing.median_ms / whole})
-    return rows
+                ratio = timing.median_ms / timings["as it is"].median_ms
+                yield {"network": network, "case": case, "how": mode, "ms": timing.median_ms, "ratio": ratio}
 
 
 def without(patches: list[Any], step: Callable[[], object]) -> Callable[[], object]:
@@ -204,43 +138,47 @@ def without(patches: list[Any], step: Callable[[], object]) -> Callable[[], obje
     return run
 
 
-PARTS: dict[str, Callable[[str, int], list[Row]]] = {
-    "planning": measure_planning,  # first, because the others leave plans behind
-    "layers": measure_layers,
-    "sizes": measure_sizes,
-    "large": measure_large,
-    "rotations": measure_rotations,
-    "ablation": measure_ablation,
+def plain_table(rows: Sequence[Row]) -> Table:
+    """A column for each key; numbers with three digits."""
+    lines = [tuple(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()) for row in rows]
+    return Table("", tuple(rows[0]), lines)
+
+
+def run_parts(about: str | None, parts: Mapping[str, Part], out: str, **options: Any) -> None:
+    """Measure the parts that the command line names, and print their tables.
+
+    Args:
+        about: the help.
+        parts: how each is measured, row by row, and how its rows become a table.
+        out: the file; its rows of the same network, seed and `how` are replaced.
+        options: further options with their defaults.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {"parts": ",".join(parts), "out": out, "device": "cpu", **options}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    asked = parser.parse_args()
+    if unknown := set(asked.parts.split(",")) - set(parts):
+        parser.error(f"--parts must be among {', '.join(parts)}, got {', '.join(sorted(unknown))}")
+    asked.device, path = choose_device(asked.device), Path(asked.out)
+    for name in asked.parts.split(","):
+        measure, table = parts[name]
+        rows: list[Row] = []
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        for row in measure(asked):
+            rows.append(row)
+            key = {tuple(each.get(k) for k in ("network", "seed", "how")) for each in rows}
+            kept = [o for o in before.get(name, []) if tuple(o.get(k) for k in ("network", "seed", "how")) not in key]
+            record = before | {"environment": describe_environment(asked.device), name: kept + rows}
+            with atomic_path(path) as part:
+                part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"## {name}\n\n{table(kept + rows).markdown()}\n", flush=True)
+
+
+PARTS: dict[str, Part] = {
+    "layers": (measure_layers, plain_table),
+    "rotations": (measure_rotations, plain_table),
+    "ablation": (measure_ablation, plain_table),
 }
 
-
-def markdown(title: str, rows: list[Row]) -> str:
-    """One table; numbers with three digits."""
-    lines = [tuple(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()) for row in rows]
-    return f"## {title}\n\n{Table(title, tuple(rows[0]), lines).markdown()}\n"
-
-
-def write(path: Path, record: Row) -> None:
-    with atomic_path(path) as part:
-        part.write_text(json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--parts", default=",".join(PARTS), type=lambda text: text.split(","))
-    parser.add_argument("--repeats", type=int, default=11)
-    parser.add_argument("--out", type=Path, help="by default results/bench/layers-DEVICE.json")
-    given = parser.parse_args()
-    if unknown := set(given.parts) - set(PARTS):
-        parser.error(f"--parts must be among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
-    device = choose_device(given.device)
-    record: Row = {"environment": describe_environment(device)}
-    for part in given.parts:
-        record[part] = PARTS[part](device, given.repeats)
-        print(markdown(part, record[part]), flush=True)
-        write(given.out or Path(f"results/bench/layers-{device.split(':')[0]}.json"), record)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, PARTS, "results/bench/layers.json", repeats=11)

@@ -1,18 +1,21 @@
 """Time, memory and ONNX export of networks of torchvision, timm and smp, plain and converted, on a CPU. Linux only.
 
-    python benchmarks/networks.py [--parts time,onnx] [--size 96] [--batch 2] [--repeats 5] [--out FILE]
+    python benchmarks/networks.py [--parts time,onnx] [--networks ResNet-18,VGG] [--size 96] [--batch 2] [--repeats 5]
 
 The networks are those of tests/zoo. `time` is a forward pass and a training step, plain and converted interleaved, and
 the MiB by which a process of its own grows in a training step. `onnx` exports with fixed height and width, and times a
-call of ONNX Runtime beside one in eager PyTorch, both with one thread. Results join those that the file holds.
+call of ONNX Runtime beside one in eager PyTorch, both with one thread.
 """
 
 import argparse
-import json
+import gc
+import importlib
 import logging
+import re
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -20,29 +23,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from layers import peak_growth, write
+from layers import Part, Row, run_parts
 from torch import Tensor, nn
 
 from scaleconv import convert
-from scaleconv.environment import describe_environment
 from scaleconv.table import Table
 from scaleconv.timing import repeated, time_interleaved
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from zoo.networks import ENTRIES  # noqa: E402
+ENTRIES: dict[str, Any] = importlib.import_module("zoo.networks").ENTRIES
 
 NETWORKS = {
     "ResNet-18": "torchvision/resnet18",
-    "ResNetV2-50": "timm/resnetv2_50x1_bit",
     "VGG": "torchvision/vgg",
     "DenseNet": "torchvision/densenet",
     "ConvNeXt": "torchvision/convnext",
     "MobileNetV3": "torchvision/mobilenet_v3_small",
+    "EfficientNet-B0": "timm/tf_efficientnet_b0",
     "U-Net": "smp/Unet",
     "RetinaNet": "torchvision/retinanet",
 }
 VARIANTS = ("plain", "converted")
-Row = dict[str, Any]
 
 
 class Network(nn.Module):
@@ -67,6 +68,21 @@ def training_step(network: nn.Module, images: Tensor) -> None:
 @torch.no_grad()
 def infer(network: nn.Module, images: Tensor) -> None:
     network(images)
+
+
+def peak_growth(call: Callable[[], object]) -> float:
+    """MiB by which this process grows at most while it makes a call. Linux only."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident("VmRSS")
+    call()
+    return resident("VmHWM") - before
+
+
+def resident(field: str) -> float:
+    """MiB of resident memory now (VmRSS) or at most (VmHWM)."""
+    (found,) = re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found) / 1024
 
 
 def grow_by_step(name: str, variant: str, images: Tensor) -> float:
@@ -96,29 +112,28 @@ def measure_onnx(name: str, images: Tensor, repeats: int) -> Row:
 
     torch.set_num_threads(1)
     row: Row = {"network": name}
-    calls = {}
+    calls: dict[str, Callable[[], object]] = {}
     for variant in VARIANTS:
         network = Network(name, variant).eval()
         begin = time.process_time()
         program = torch.onnx.export(network, (images,), dynamo=True, verbose=False)
+        if program is None:
+            raise RuntimeError("the exporter returned nothing")
         row[f"{variant}_seconds"], row[f"{variant}_nodes"] = time.process_time() - begin, len(program.model.graph)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         model = program.model_proto.SerializeToString()
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         given, expected = {session.get_inputs()[0].name: images.numpy()}, network(images)
-        row[f"{variant}_error"] = float(
-            (torch.from_numpy(session.run(None, given)[0]) - expected).norm() / expected.norm()
-        )
-        calls |= {
-            f"{variant}_onnx_ms": partial(session.run, None, given),
-            f"{variant}_eager_ms": partial(network, images),
-        }
+        found = torch.from_numpy(session.run(None, given)[0])
+        row[f"{variant}_error"] = float((found - expected).norm() / expected.norm())
+        calls[f"{variant}_onnx_ms"] = partial(session.run, None, given)
+        calls[f"{variant}_eager_ms"] = partial(network, images)
     timings = time_interleaved({key: repeated(call) for key, call in calls.items()}, "cpu", repeats)
     return row | {key: timing.median_ms for key, timing in timings.items()}
 
 
-def time_table(rows: list[Row]) -> Table:
+def time_table(rows: Sequence[Row]) -> Table:
     """As in docs/networks.md."""
     lines = []
     for row in rows:
@@ -131,44 +146,31 @@ def time_table(rows: list[Row]) -> Table:
     return Table("", ("network", *columns), lines)
 
 
-def onnx_table(rows: list[Row]) -> Table:
+def onnx_table(rows: Sequence[Row]) -> Table:
     """As in docs/export.md."""
-    columns = {"nodes": "d", "seconds": ".1f", "onnx_ms": ".1f", "eager_ms": ".1f"}
-    lines = [
-        (
-            row["network"],
-            *(f"{row[f'plain_{key}']:{form}} → {row[f'converted_{key}']:{form}}" for key, form in columns.items()),
-        )
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = [f"{row['plain_nodes']} → {row['converted_nodes']}"]
+        cells += [
+            f"{row[f'plain_{key}']:.1f} → {row[f'converted_{key}']:.1f}" for key in ("seconds", "onnx_ms", "eager_ms")
+        ]
+        lines.append((row["network"], *cells))
     return Table("", ("network", "ONNX nodes", "export, s", "ONNX Runtime, ms", "eager, ms"), lines)
 
 
-PARTS = {"time": (measure_time, time_table), "onnx": (measure_onnx, onnx_table)}
+def part(measure: Callable[[str, Tensor, int], Row], table: Callable[[Sequence[Row]], Table]) -> Part:
+    def rows(asked: argparse.Namespace) -> Iterator[Row]:
+        images = torch.randn(asked.batch, 3, asked.size, asked.size, generator=torch.Generator().manual_seed(0))
+        for name in asked.networks.split(","):
+            yield measure(name, images, asked.repeats)
+
+    return rows, table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="time,onnx", type=lambda text: text.split(","))
-    parser.add_argument("--networks", default=list(NETWORKS), type=lambda text: text.split(","))
-    parser.add_argument("--size", type=int, default=96)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("results/bench/cpu-networks-zoo.json"))
-    given = parser.parse_args()
-    warnings.filterwarnings("ignore")  # raised inside the exporters
-    logging.disable(logging.WARNING)
-    images = torch.randn(given.batch, 3, given.size, given.size, generator=torch.Generator().manual_seed(0))
-    for part in given.parts:
-        measure, table = PARTS[part]
-        rows = []
-        for name in given.networks:
-            rows.append(measure(name, images, given.repeats))
-            print(table(rows[-1:]).markdown().splitlines()[-1], flush=True)
-            record = json.loads(given.out.read_text()) if given.out.exists() else {}
-            settings = {key: getattr(given, key) for key in ("size", "batch", "repeats")}
-            write(given.out, record | {part: {"environment": describe_environment("cpu"), **settings, "rows": rows}})
-
+PARTS = {"time": part(measure_time, time_table), "onnx": part(measure_onnx, onnx_table)}
 
 if __name__ == "__main__":
-    main()
+    warnings.filterwarnings("ignore")  # raised inside the exporters
+    logging.disable(logging.WARNING)
+    options = {"networks": ",".join(NETWORKS), "size": 96, "batch": 2, "repeats": 5}
+    run_parts(__doc__, PARTS, "results/bench/zoo-cpu.json", **options)

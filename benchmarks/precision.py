@@ -1,0 +1,69 @@
+"""How exact each floating-point type is: the numbers of docs/reliability.md.
+
+    python benchmarks/precision.py [--device cuda] [--seeds 5] [--out results/trust/precision-cpu.json]
+
+The root mean square of the difference to float64, relative to float64, of the output and of the gradients of images and
+weights, through 1 to 8 layers with ReLU between them; `Conv2d` stands beside it. Both get numbers that were rounded to
+the type before, so an error is of the evaluation alone.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from statistics import fmean
+
+import torch
+from layers import Row, run_parts
+from torch import Tensor
+from torch.nn import functional as F
+
+from scaleconv import si_conv2d
+from scaleconv.table import Table
+
+TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ERRORS = ("output", "to_images", "to_weights")
+LAYERS: dict[str, Callable[..., Tensor]] = {"si_conv2d": si_conv2d, "conv2d": F.conv2d}
+
+
+def evaluate(layer: Callable[..., Tensor], images: Tensor, weights: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Output of the layers, ReLU between them, and the gradients of images and weights; in float64."""
+    images, weights = (tensor.to(dtype).requires_grad_() for tensor in (images, weights))
+    output = images
+    for number, weight in enumerate(weights):
+        output = layer(F.relu(output) if number else output, weight, padding=1)
+    sent = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+    return [tensor.detach().double() for tensor in (output, *torch.autograd.grad(output, (images, weights), sent))]
+
+
+def find_errors(kind: str, name: str, depth: int, seed: int, device: str) -> list[float]:
+    """Relative errors of the output, the gradient of the images and that of the weights."""
+    random, dtype = torch.Generator().manual_seed(seed), TYPES[name]
+    images = torch.randn(2, 16, 32, 32, generator=random, dtype=torch.float64).to(device, dtype)
+    weights = torch.randn(depth, 16, 16, 3, 3, generator=random, dtype=torch.float64)
+    weights = (weights * (2 / 144) ** 0.5).to(device, dtype)  # so that ReLU keeps the variance
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    actual, expected = (evaluate(LAYERS[kind], images, weights, each) for each in (dtype, torch.float64))
+    return [float((a - e).norm() / e.norm()) for a, e in zip(actual, expected, strict=True)]
+
+
+def measure_precision(asked: argparse.Namespace) -> Iterator[Row]:
+    names = [name for name in TYPES if name != "tf32" or asked.device.startswith("cuda")]
+    for depth, kind, name in product(range(1, 9), LAYERS, names):
+        found = [find_errors(kind, name, depth, seed, asked.device) for seed in range(asked.seeds)]
+        means = [float(f"{fmean(each):.3g}") for each in zip(*found, strict=True)]
+        yield {"part": "depth", "x": depth, "layer": kind, "type": name, **dict(zip(ERRORS, means, strict=True))}
+
+
+def precision_table(given: Sequence[Row]) -> Table:
+    """A row for each type and number of layers: errors of the layer, and of Conv2d in brackets."""
+    found = {(row["type"], row["x"], row["layer"]): row for row in given if row["part"] == "depth"}
+    rows = []
+    for name in dict.fromkeys(row["type"] for row in given):
+        for depth in (1, 2, 4, 8):
+            ours, plain = (found[name, depth, kind] for kind in LAYERS)
+            rows.append((name, str(depth), *(f"{ours[key]:.1e} ({plain[key]:.1e})" for key in ERRORS)))
+    return Table("", ("type", "layers", "output", "gradient of the images", "gradient of the weights"), rows, labels=2)
+
+
+if __name__ == "__main__":
+    run_parts(__doc__, {"rows": (measure_precision, precision_table)}, "results/trust/precision.json", seeds=5)
