@@ -1,4 +1,4 @@
-"""Versions, hardware and commit of this process, which every record and benchmark names."""
+"""This process, and where it runs: the device that was asked for, and the versions, hardware and commit of a record."""
 
 import os
 import platform
@@ -11,13 +11,27 @@ from typing import Any
 import torch
 
 
+def choose_device(device: str) -> str:
+    """The name of a device this machine has; `auto` takes a GPU if there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers")
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"`device` must be one this machine has, got {device!r} ({reason})") from None
+    return device
+
+
 @lru_cache(maxsize=8)
 def describe_environment(device: str) -> dict[str, Any]:
     """Versions, hardware and commit of this process."""
     kind = torch.device(device)
     return {
         "scaleconv": _version("scaleconv"),
-        "torch": str(torch.__version__),
+        "torch": torch.__version__,
         "numpy": _version("numpy"),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scaleconv.metrics.timing import LayerPass
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,7 +16,6 @@ from scaleconv.bench.layer_costs import InterpolatedConv2d, check_peer, make_lay
 from scaleconv.bench.session import count_ticks
 from scaleconv.bench.settings import COMPARED, SHAPES, LayerShape
 from scaleconv.metrics import timing
-from scaleconv.metrics.timing import LayerPass
 
 SMALL = LayerShape(2, 3, 9, kernel=3, padding=1, batch=2, cpu_batch=2)
 STRIDED_GROUPS = LayerShape(4, 6, 10, kernel=3, padding=1, batch=2, cpu_batch=2, stride=2, groups=2)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from scaleconv.metrics.timing import Memory, Timing
 from torch import nn
 
 from helpers.benches import EPOCHS, FAILED, FAILED_STEP, GPU_ROWS, GPU_STEPS, STEPS
@@ -21,7 +22,6 @@ from scaleconv.bench.network_costs import EpochRow, StepRow
 from scaleconv.bench.ratios import layer_table, ratio_table, step_table
 from scaleconv.bench.session import _ticks, failures, markdown, print_result, write_result
 from scaleconv.experiments.run import make_progress
-from scaleconv.metrics.timing import Memory, Timing
 
 RECORDS = Path(__file__).parents[2] / "results" / "bench"
 TINY = ("bench", "--device", "cpu", "--repeats", "1", "--batch", "1", "--dtypes", "float32", "--shapes", "mnist2")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from scaleconv.metrics.timing import LayerPass, Timing
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

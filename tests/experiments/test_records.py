@@ -200,16 +200,18 @@ def test_what_killed_runs_left_of_a_file_is_removed_when_it_is_written(tmp_path)
 def test_a_tree_with_changes_is_marked(monkeypatch):
     from types import SimpleNamespace
 
-    from scaleconv.experiments import records
+    from scaleconv import environment
 
     monkeypatch.delenv("SCALECONV_COMMIT", raising=False)
     for changes, expected in (("", "abc"), (" M src/scaleconv/cli.py", "abc+")):
         answers = {"rev-parse": "abc\n", "status": changes}
         monkeypatch.setattr(
-            records.subprocess, "run", lambda command, answers=answers, **_: SimpleNamespace(stdout=answers[command[1]])
+            environment.subprocess,
+            "run",
+            lambda command, answers=answers, **_: SimpleNamespace(stdout=answers[command[1]]),
         )
-        assert records._commit() == expected
+        assert environment._commit() == expected
     monkeypatch.setenv("SCALECONV_COMMIT", "named")
-    assert records._commit() == "named"
+    assert environment._commit() == "named"
     monkeypatch.undo()  # what else describes the machine may ask other programs
     assert {"torch", "device", "commit"} <= set(describe_environment("cpu"))

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from scaleconv.environment import choose_device
 from scaleconv.experiments import sgd
 from scaleconv.experiments.config import TrainingConfig
-from scaleconv.experiments.sgd import Trainer, TrainerGroup, choose_device, error_rate, rescale
+from scaleconv.experiments.sgd import Trainer, TrainerGroup, error_rate, rescale
 from scaleconv.models import Shape, make_later_model, make_model
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scaleconv.bench.layer_costs import LayerRow
 from scaleconv.bench.network_costs import EpochRow, StepRow
-from scaleconv.metrics.timing import Memory, Timing
+from scaleconv.timing import Memory, Timing
 
 MIB = {"conv2d": 100, "conv2d_wide": 600, "direct": 900, "si": 150}
 

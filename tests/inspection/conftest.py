@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scaleconv.inspection import advice, overview
-from scaleconv.metrics.timing import Timing
+from scaleconv.timing import Timing
 
 
 class Clock:

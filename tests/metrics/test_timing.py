@@ -4,8 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
-
 from scaleconv.metrics.timing import (
     WARM_UP,
     LayerPass,
@@ -17,6 +15,7 @@ from scaleconv.metrics.timing import (
     repeated,
     time_interleaved,
 )
+from torch import nn
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -1,7 +1,7 @@
-"""What the layer costs beside plain convolutions: time and memory of single layers and of whole networks.
+"""What the layer costs beside plain convolutions: time, memory and operations of single layers and of whole networks.
 
-All layers of a comparison are measured in one process, interleaved. A run ends in one JSON file, from which the tables
-and the figure are made. Nothing in the package but the command line imports `bench`.
+All that is compared is measured in one process, interleaved. A run ends in one JSON file, from which the tables and the
+figure are made.
 """
 
 from .session import Result, run_bench

@@ -6,17 +6,18 @@ the time to launch them.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ..metrics.timing import LayerPass, Memory, Timing, Workload, captured, compare, repeated
 from ..nn import SIConv2d
+from ..timing import LayerPass, Memory, Timing, Workload, captured, compare, repeated
+from .direct import InterpolatedConv2d
 from .settings import DTYPES, LAYOUTS, SHAPES, LayerShape, Settings, Tick
 
 WITH_SCALES = ("direct", "si")  # measured with the wide scales as well
@@ -53,40 +54,6 @@ class LayerRow:
     error: str | None = None
 
 
-class InterpolatedConv2d(nn.Conv2d):
-    """Rescale, convolve, rescale back, take the maximum: the layer written with `F.interpolate`.
-
-    It shows what the layer costs when written so. It does not compute the same numbers: its grids are not aligned, and
-    every level covers every position. A level that is smaller than the kernel is left out.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        *,
-        scales: Iterable[float],
-        stride: int = 1,
-        padding: int = 0,
-        groups: int = 1,
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, groups=groups)
-        self.scales = tuple(scales)
-
-    def forward(self, input: Tensor) -> Tensor:
-        least = self.kernel_size[0] - 2 * int(self.padding[0])  # the smallest level that has an output
-        target = [(length - least) // self.stride[0] + 1 for length in input.shape[2:]]
-        responses = []
-        for scale in self.scales:
-            size = [int(scale * length) for length in input.shape[2:]]
-            if min(size) >= max(least, 1):
-                level = F.interpolate(input, size=size, mode="bilinear", align_corners=False)
-                response = super().forward(level)
-                responses.append(F.interpolate(response, size=target, mode="bilinear", align_corners=False))
-        return torch.stack(responses).max(dim=0).values  # (S, N, M, H0, W0) → (N, M, H0, W0)
-
-
 def make_layer(name: str, shape: LayerShape, scales: tuple[float, ...]) -> nn.Module:
     """Make one of `COMPARED`, or the class MODULE:CLASS; layers with equally many weights get the same ones."""
     torch.manual_seed(0)
@@ -96,10 +63,8 @@ def make_layer(name: str, shape: LayerShape, scales: tuple[float, ...]) -> nn.Mo
         return nn.Conv2d(*sizes, **options)
     if name == "conv2d_wide":
         return nn.Conv2d(shape.in_channels, len(scales) * shape.out_channels, shape.kernel, **options)
-    if name == "direct":
-        return InterpolatedConv2d(*sizes, **options, scales=scales)
-    if name == "si":
-        return SIConv2d(*sizes, **options, scales=scales)
+    if name in WITH_SCALES:
+        return (SIConv2d if name == "si" else InterpolatedConv2d)(*sizes, **options, scales=scales)
     peer = load_peer(name)
     try:
         return peer(*sizes, **options)
@@ -135,49 +100,38 @@ def check_peer(peer: str, shape: LayerShape, device: str) -> None:
 
 def measure_layers(settings: Settings, tick: Tick) -> list[LayerRow]:
     """Measure every layer in every setting; peers are checked first."""
-    for peer in settings.peers:
-        for shape in settings.shapes:
-            check_peer(peer, SHAPES[shape], settings.device)
-    rows: list[LayerRow] = []
-    for shape in settings.shapes:
-        for dtype in settings.dtypes:
-            for layout in settings.layouts:
-                rows += _measure(settings, shape, dtype, layout, tick)
-    return rows
-
-
-def _measure(settings: Settings, shape: str, dtype: str, layout: str, tick: Tick) -> list[LayerRow]:
-    """One setting: all layers of the comparison."""
-    candidates: dict[tuple[str, str], Callable[[], LayerPass]] = {
-        (layer, scales): partial(_make_pass, settings, shape, dtype, layout, layer, scales)
+    for peer, shape in product(settings.peers, settings.shapes):
+        check_peer(peer, SHAPES[shape], settings.device)
+    layers = [
+        (layer, scales)
         for layer in (*settings.compare, *settings.peers)
         for scales in (("default", "wide") if settings.wide and layer in WITH_SCALES else ("default",))
-    }
-
-    def workloads(make: Callable[[], LayerPass]) -> Mapping[str, Workload]:
-        return _workloads(make(), on_gpu=settings.on_gpu)
-
-    progress = f"{shape}, {dtype}, {layout}"
-    measured = compare(candidates, workloads, settings.device, settings.repeats, lambda: tick(progress))
-    setting = (shape, dtype, layout, settings.batch_of(SHAPES[shape]))
-    return [LayerRow(*setting, *variant, **found.fields()) for variant, found in measured.items()]
-
-
-def _workloads(made: LayerPass, *, on_gpu: bool) -> dict[str, Workload]:
-    """What to time, by the field of `LayerRow` that holds it; a graph cannot hold the backward pass alone."""
-    eager = {"forward": repeated(made.forward), "backward": Workload(made.only_backward), "both": repeated(made)}
-    if not on_gpu:
-        return eager
-    graphs = {"graph_forward": repeated(captured(made.forward)), "graph_both": repeated(captured(made))}
-    return eager | graphs | {"host_both": repeated(made, host=True)}
+    ]
+    rows: list[LayerRow] = []
+    for setting in product(settings.shapes, settings.dtypes, settings.layouts):
+        candidates = {layer: partial(_make_pass, settings, *setting, *layer) for layer in layers}
+        timed = partial(_workloads, on_gpu=settings.on_gpu)
+        found = compare(candidates, timed, settings.device, settings.repeats, partial(tick, ", ".join(setting)))
+        batch = settings.batch_of(SHAPES[setting[0]])
+        rows += [LayerRow(*setting, batch, *layer, **measured) for layer, measured in found.items()]
+    return rows
 
 
 def _make_pass(settings: Settings, shape: str, dtype: str, layout: str, name: str, scales: str) -> LayerPass:
     sizes, memory_format, kind = SHAPES[shape], LAYOUTS[layout], DTYPES[dtype]
-    factors = settings.wide_scales if scales == "wide" else settings.scales
-    layer = make_layer(name, sizes, factors)
+    layer = make_layer(name, sizes, settings.wide_scales if scales == "wide" else settings.scales)
     layer = layer.to(settings.device, kind, memory_format=memory_format)  # type: ignore[call-overload]
     random = torch.Generator(settings.device).manual_seed(0)
     size = (settings.batch_of(sizes), sizes.in_channels, sizes.size, sizes.size)
     images = torch.randn(size, generator=random, device=settings.device).to(kind, memory_format=memory_format)
     return LayerPass(layer, images, memory_format)
+
+
+def _workloads(make: Callable[[], LayerPass], *, on_gpu: bool) -> dict[str, Workload]:
+    """What to time, by the field of `LayerRow` that holds it; a graph cannot hold the backward pass alone."""
+    made = make()
+    eager = {"forward": repeated(made.forward), "backward": Workload(made.only_backward), "both": repeated(made)}
+    if not on_gpu:
+        return eager
+    graphs = {"graph_forward": repeated(captured(made.forward)), "graph_both": repeated(captured(made))}
+    return eager | graphs | {"host_both": repeated(made, host=True)}

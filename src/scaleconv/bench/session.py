@@ -5,7 +5,6 @@ all.
 """
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,11 +16,11 @@ from rich.progress import Progress
 
 from ..data.files import atomic_path
 from ..data.progress import make_progress
-from ..experiments.records import describe_environment
+from ..environment import describe_environment
 from ..table import Table, terminal_width, wrapped
 from .layer_costs import LayerRow, measure_layers
-from .network_costs import NETWORKS, EpochRow, StepRow, measure_epochs, measure_steps, step_tasks
-from .ratios import draw_layers, epoch_table, layer_table, ratio_table, step_table
+from .network_costs import VARIANTS, StepRow, measure_steps, step_tasks
+from .ratios import draw_layers, layer_table, ratio_table, step_table
 from .settings import Settings, Tick
 
 
@@ -33,22 +32,17 @@ class Result:
         environment: versions, hardware, commit.
         settings: what was asked for, and the flags of PyTorch that speed depends on.
         rows: the single layers.
-        epochs: the networks of the paper.
-        steps: training and inference of larger networks, plain and converted.
+        steps: training and inference of whole networks.
     """
 
     environment: dict[str, Any]
     settings: dict[str, Any]
     rows: list[LayerRow] = field(default_factory=list)
-    epochs: list[EpochRow] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         return f"Benchmark on {self.environment['device']}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def run_bench(settings: Settings, tick: Tick = lambda _: None) -> Result:
@@ -58,22 +52,20 @@ def run_bench(settings: Settings, tick: Tick = lambda _: None) -> Result:
         settings: what, where and how often.
         tick: called after every repeat, with what was measured.
     """
-    here = torch.cuda.device(settings.device) if settings.on_gpu else nullcontext()
-    with here:
+    with torch.cuda.device(settings.device) if settings.on_gpu else nullcontext():
         rows = measure_layers(settings, tick) if settings.layers else []
-        epochs = measure_epochs(settings, tick) if settings.end_to_end else []
         steps = measure_steps(settings, tick) if settings.end_to_end else []
-    return Result(describe_environment(settings.device), settings.as_dict(), rows, epochs, steps)
+    return Result(describe_environment(settings.device), settings.as_dict(), rows, steps)
 
 
 def run_on_terminal(settings: Settings) -> Result:
     """Run a bench with a progress bar; silent where the output is not a terminal."""
-    bar = make_progress(Console(stderr=True))
-    with bar:
-        return run_bench(settings, _ticks(bar, count_ticks(settings)))
+    with make_progress(Console(stderr=True)) as bar:
+        return run_bench(settings, show_ticks(bar, count_ticks(settings)))
 
 
-def _ticks(bar: Progress, total: int) -> Callable[[str], None]:
+def show_ticks(bar: Progress, total: int) -> Tick:
+    """Reports repeats to a bar: what is measured, and how many repeats in a second."""
     task = bar.add_task("warming up", total=total, figures="")
 
     def tick(what: str) -> None:
@@ -85,26 +77,22 @@ def _ticks(bar: Progress, total: int) -> Callable[[str], None]:
 
 def count_ticks(settings: Settings) -> int:
     """How many repeats `run_bench` reports."""
-    pairs = len(settings.dtypes) * len(settings.layouts)
-    layers = len(settings.shapes) * pairs if settings.layers else 0
-    networks = 1 + len(NETWORKS) * pairs * len(step_tasks(settings)) if settings.end_to_end else 0
-    return settings.repeats * (layers + networks)
+    layers = len(settings.shapes) if settings.layers else 0
+    steps = sum(len(step_tasks(settings, network)) for network in VARIANTS) if settings.end_to_end else 0
+    return settings.repeats * len(settings.dtypes) * len(settings.layouts) * (layers + steps)
 
 
-def tables(result: Result) -> list[Table]:
-    """The ratios, then the networks; parts that were not measured are left out."""
-    made = [
-        ratio_table(result.rows, result.settings["scales"]) if result.rows else None,
-        epoch_table(result.epochs) if result.epochs else None,
-        step_table(result.steps) if result.steps else None,
-    ]
-    return [table for table in made if table]
+def make_tables(result: Result, *, every_layer: bool) -> list[Table]:
+    """The ratios, every layer if wanted, and the networks; parts that were not measured are left out."""
+    layers = [ratio_table(result.rows, result.settings["scales"])] if result.rows else []
+    layers += [layer_table(result.rows)] if layers and every_layer else []
+    return layers + ([step_table(result.steps)] if result.steps else [])
 
 
 def print_result(result: Result) -> None:
     """Print the tables and how they were measured; a narrow terminal cuts no number."""
     width = terminal_width()
-    for table in tables(result):
+    for table in make_tables(result, every_layer=False):
         print(table.text(width), end="\n\n")
     for note in footnotes(result):
         print(wrapped(note, width))
@@ -114,7 +102,7 @@ def write_result(result: Result, folder: Path) -> list[Path]:
     """Write NAME.json, NAME.md and, if layers were measured, NAME.png and NAME.svg."""
     name = result.settings["name"]
     texts = {
-        folder / f"{name}.json": json.dumps(result.as_dict(), indent=1, allow_nan=False) + "\n",
+        folder / f"{name}.json": json.dumps(asdict(result), indent=1, allow_nan=False) + "\n",
         folder / f"{name}.md": markdown(result),
     }
     for path, text in texts.items():
@@ -127,11 +115,8 @@ def write_result(result: Result, folder: Path) -> list[Path]:
 
 
 def markdown(result: Result) -> str:
-    """The page: ratios, every layer, networks, and how they were measured."""
-    shown = tables(result)
-    if result.rows:
-        shown.insert(1, layer_table(result.rows))
-    parts = [f"## {table.title}\n\n{table.markdown()}\n" for table in shown]
+    """The page: all tables, and how they were measured."""
+    parts = [f"## {table.title}\n\n{table.markdown()}\n" for table in make_tables(result, every_layer=True)]
     return "\n".join([f"# {result.title}", "", *parts, *footnotes(result), ""])
 
 
@@ -160,14 +145,7 @@ def footnotes(result: Result) -> list[str]:
 
 def failures(result: Result) -> list[str]:
     """A line for each layer and network that could not be measured."""
-    layers = [
-        f"{row.layer} ({row.scales} scales) on {row.shape}, {row.dtype}, {row.layout}: {row.error}"
-        for row in result.rows
-        if row.error
-    ]
-    networks = [
-        f"{row.network} ({row.variant}), {row.task}, {row.dtype}, {row.layout}: {row.error}"
-        for row in result.steps
-        if row.error
-    ]
-    return layers + networks
+    named: list[tuple[LayerRow | StepRow, str]]
+    named = [(row, f"{row.layer} ({row.scales} scales) on {row.shape}") for row in result.rows]
+    named += [(row, f"{row.network} ({row.variant}), {row.task}") for row in result.steps]
+    return [f"{name}, {row.dtype}, {row.layout}: {row.error}" for row, name in named if row.error]

@@ -1,14 +1,14 @@
 """What a bench measures: the shapes, the layers and how often. Checked before anything is run."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..experiments.sgd import choose_device
-from ..ops.call import DEFAULT_SCALES, check_scales
+from ..environment import choose_device
+from ..ops.signature import DEFAULT_SCALES, check_scales
 from ..ops.transforms import LARGEST_SCALE
 
 Tick = Callable[[str], None]  # called after every repeat with what was timed; for display only
@@ -74,7 +74,7 @@ class Settings:
         peers: further layers, as MODULE:CLASS.
         scales: of the layers that have any.
         batch: images in every shape and training step, instead of their own numbers.
-        image_size: side of the images that ResNet-18 and the depthwise network see.
+        image_size: side of the images that ResNet-18 and the depthwise network see; the paper's networks see 28×28.
         repeats: timings of each layer and network; the median counts.
         layers: measure single layers.
         wide: measure `direct` and `si` with the squares of the scales as well: as many levels, further apart.
@@ -99,14 +99,12 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.name or Path(self.name).name != self.name:
             raise ValueError(f"`name` must be a file's name without a directory, got {self.name!r}")
-        known: dict[str, Collection[str]] = {
-            "shapes": SHAPES,
-            "dtypes": DTYPES,
-            "layouts": LAYOUTS,
-            "compare": COMPARED,
-        }
-        for key, names in known.items():
-            _check_names(key, getattr(self, key), names)
+        for key, known in (("shapes", SHAPES), ("dtypes", DTYPES), ("layouts", LAYOUTS), ("compare", COMPARED)):
+            names: tuple[str, ...] = getattr(self, key)
+            if unknown := [name for name in names if name not in known]:
+                raise ValueError(f"`{key}` must be among {', '.join(known)}, got {unknown[0]!r}")
+            if not names or len(set(names)) < len(names):
+                raise ValueError(f"`{key}` must name at least one, and none twice, got {', '.join(names) or 'nothing'}")
         for peer in self.peers:
             module, colon, name = peer.partition(":")
             if not (module and colon and name.isidentifier()):
@@ -118,11 +116,8 @@ class Settings:
             raise ValueError(
                 f"`scales` must have squares of at most {LARGEST_SCALE}, or `wide` be left out, got {max(self.scales)}"
             )
-        for name, value, least in (
-            ("repeats", self.repeats, 1),
-            ("batch", self.batch, 1),
-            ("image_size", self.image_size, SMALLEST_IMAGE),
-        ):
+        for name, least in (("repeats", 1), ("batch", 1), ("image_size", SMALLEST_IMAGE)):
+            value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {value}")
         if not (self.layers or self.end_to_end):
@@ -141,7 +136,15 @@ class Settings:
         return self.batch or (shape.batch if self.on_gpu else shape.cpu_batch)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "wide_scales": self.wide_scales, "flags": _flags()}
+        """The request, the squares of the scales, and the flags of PyTorch that speed depends on."""
+        flags = {
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+            "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        }
+        return {**asdict(self), "wide_scales": self.wide_scales, "flags": flags}
 
 
 def make_settings(
@@ -154,43 +157,19 @@ def make_settings(
     compare: str | None = None,
     scales: str | None = None,
     repeats: int | None = None,
-    **others: Any,
+    **options: Any,
 ) -> Settings:
     """Settings from comma-separated texts; None or empty is the default, with more repeats on a GPU."""
     device = choose_device(device)
+    kind = torch.device(device).type
     lists = {"shapes": shapes, "dtypes": dtypes, "layouts": ",".join(layouts), "compare": compare}
-    named: dict[str, Any] = {
-        key: tuple(part.strip() for part in text.split(",")) for key, text in lists.items() if text
-    }
+    for key, text in lists.items():
+        if text:
+            options[key] = tuple(part.strip() for part in text.split(","))
     if scales is not None:
-        named["scales"] = _numbers(scales)
-    if repeats is None:
-        repeats = 11 if torch.device(device).type == "cuda" else 5
-    name = torch.device(device).type if name is None else name
-    return Settings(device=device, name=name, repeats=repeats, **named, **others)
-
-
-def _check_names(key: str, names: Sequence[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"`{key}` must be among {', '.join(known)}, got {name!r}")
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"`{key}` must name at least one, and none twice, got {', '.join(names) or 'nothing'}")
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"`scales` must be numbers separated by commas, got {text!r}") from None
-
-
-def _flags() -> dict[str, Any]:
-    """The flags of PyTorch that speed depends on, such as whether float32 products use TF32."""
-    return {
-        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
-        "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }
+        try:
+            options["scales"] = tuple(float(part) for part in scales.split(","))
+        except ValueError:
+            raise ValueError(f"`scales` must be numbers separated by commas, got {scales!r}") from None
+    repeats = (11 if kind == "cuda" else 5) if repeats is None else repeats
+    return Settings(device, kind if name is None else name, repeats=repeats, **options)

@@ -1,69 +1,39 @@
-"""What the layer costs: operations by the paper's formula and by count, and measured time (paper, appendix B).
+"""The item `cost`: what the layer costs against its scales, as records, panels and notes (paper, appendix B).
 
 Two questions for each layer of the paper's network: what happens when the largest of six scales grows, and what when
-there are more scales up to the same largest one. Each in the direct order, in which the paper and others evaluate the
-layer, and as `SIConv2d` does it. Time is measured by `metrics.timing`, as `scaleconv bench` measures it.
+there are more scales up to the same largest one. `bench.operations` counts and times.
 """
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
-from ..metrics.timing import LayerPass, captured, repeated, time_interleaved
-from ..nn import SIConv2d
-from ..ops import macs
-from ..ops.call import make_call
-from ..ops.resampling import linear_map
+from ..bench.operations import METHODS, SWEEPS, Layer, count_operations, measure_sweeps, sweep_scales
+from ..environment import describe_environment
 from .checkpoint import check_settings
 from .engine import Engine
 from .items import STUDIES
 from .panels import Line, Panel, make_panels, of_model, series_values
-from .records import Record, Series, describe_environment, read_record, record_name, write_record
+from .records import Record, Series, read_record, record_name, write_record
 from .report import counted, footnotes, joined, repeats
 from .run import run_item
 from .train import Silent, Watcher
 
-# What is compared; the keys stand where the name of a model stands in other records.
-METHODS = {
-    "conv2d": "Conv2d",
-    "formula": "paper's formula",
-    "direct": "direct order",
-    "si_conv2d": "SIConv2d",
-}
-SWEEPS = {"largest": "largest of six scales", "count": "number of scales from 1 to 2"}
 UNITS = {"operations": "operations (Conv2d = 1)", "milliseconds": "forward + backward (ms)"}
 
 
 @dataclass(frozen=True)
-class LayerShape:
-    """A layer to measure; its name goes into file names, and a first layer needs no gradient of its input."""
-
-    name: str
-    title: str
-    channels: int
-    maps: int
-    size: int
-    kernel: int
-    input_grad: bool = True
-
-
-@dataclass(frozen=True)
 class CostStudy:
-    """The item `cost` under one preset.
+    """The item under one preset.
 
     Attributes:
         layers: what is measured.
         batch: images in a call that is timed.
-        largest: the largest of the six scales L^(k/3), k = −2 … 3, each value a call.
-        counts: numbers of scales from 1 to 2 in equal ratios, each value a call.
+        largest, counts: where each sweep measures, as of `sweep_scales`.
         folds: repeats of the timing.
         calls: timings in a repeat, of which the median is taken.
     """
@@ -71,7 +41,7 @@ class CostStudy:
     item: str
     preset: str
     title: str
-    layers: tuple[LayerShape, ...]
+    layers: tuple[Layer, ...]
     batch: int
     largest: tuple[float, ...]
     counts: tuple[int, ...]
@@ -91,83 +61,46 @@ class CostStudy:
         if not self.folds or len(set(self.folds)) < len(self.folds):
             raise ValueError(f"`folds` must name at least one, and none twice, got {list(self.folds)}")
 
-    def scales(self, sweep: str) -> dict[float, tuple[float, ...]]:
-        """The calls of a sweep: where each lies on the axis, and its scales."""
-        if sweep == "largest":
-            return {largest: tuple(largest ** (k / 3) for k in range(-2, 4)) for largest in self.largest}
-        return {float(n): tuple(2 ** (k / max(1, n - 1)) for k in range(n)) for n in self.counts}
+    @property
+    def config(self) -> dict[str, Any]:
+        """What a record depends on."""
+        values = {name: asdict(self)[name] for name in ("layers", "batch", "largest", "counts", "calls")}
+        return {"cost": json.loads(json.dumps(values))}
+
+    @property
+    def sweeps(self) -> dict[str, Sequence[float]]:
+        return {"largest": self.largest, "count": self.counts}
 
 
-class DirectSIConv2d(nn.Conv2d):
-    """The layer in the order of the paper: rescale, convolve the whole level, align, maximum; autograd does the rest.
-
-    For square images of one size, so that its matrices are made once, as `SIConv2d` keeps its own.
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, kernel: int, size: int, scales: Sequence[float]) -> None:
-        super().__init__(in_channels, out_channels, kernel)
-        axis = make_call((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales).height
-        self.margins: list[tuple[int, int]] = []  # around what a level covers, before and after
-        for level in filter(None, (axis.level(scale) for scale in scales if scale != 1)):
-            first, end = level.covered
-            index = len(self.margins)
-            self.margins.append((first, axis.output_size - end))
-            transform = linear_map(level.sources, axis.length)
-            align = linear_map(level.targets, level.response_size)
-            self.register_buffer(f"transform_{index}", transform.dense().float(), persistent=False)
-            self.register_buffer(f"align_{index}", align.dense().float(), persistent=False)
-
-    def forward(self, input: Tensor) -> Tensor:
-        result = super().forward(input)
-        for index, margins in enumerate(self.margins):
-            transform, align = (getattr(self, f"{name}_{index}").to(input) for name in ("transform", "align"))
-            response = super().forward(transform @ input @ transform.mT)
-            aligned = align @ response @ align.mT
-            result = torch.maximum(result, F.pad(aligned, (*margins, *margins), value=-math.inf))
-        return result
+STUDIES["cost"] = CostStudy
 
 
-def run_cost(study: CostStudy, folder: Path, *, device: str = "cpu", watcher: Watcher | None = None) -> list[Record]:
+@run_item.register
+def run_cost(
+    item: CostStudy,
+    folder: Path,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+    watcher: Watcher | None = None,
+    engine: Engine | None = None,
+) -> list[Record]:
     """Measure what is not measured yet; one record per layer, method and repeat."""
     watcher = watcher or Silent()
-    wanted = [(layer, method, fold) for layer in study.layers for method in METHODS for fold in study.folds]
-    watcher.plan(study.item, len(wanted))
+    watcher.plan(item.item, len(item.layers) * len(METHODS) * len(item.folds))
     records = []
-    for layer, method, fold in wanted:
+    for layer, method, fold in product(item.layers, METHODS, item.folds):
         path = folder / record_name(method, layer.name, fold, 0)
         if not path.exists():
-            write_record(folder, _measure(study, layer, method, fold, folder.name, device))
+            write_record(folder, _measure(item, layer, method, fold, folder.name, device))
         watcher.end(f"{METHODS[method]}, {layer.title}, repeat {fold}")
         records.append(record := read_record(path))
-        check_settings(path, record.config, _config(study))
+        check_settings(path, record.config, item.config)
     return records
 
 
-def formula(scales: Sequence[float]) -> float:
-    """Convolutions of a layer in units of one, by the paper's appendix B: L² (1 − rⁿ) / (1 − r), r = 1 / step².
-
-    Example:
-        >>> round(formula([2 ** (k / 3) for k in range(-2, 4)]), 1)
-        10.1
-    """
-    if len(scales) == 1:
-        return scales[0] ** 2
-    step = (max(scales) / min(scales)) ** (1 / (len(scales) - 1))
-    r = step**-2.0
-    return float(max(scales) ** 2 * (1 - r ** len(scales)) / (1 - r))
-
-
-def _measure(study: CostStudy, layer: LayerShape, method: str, fold: int, experiment: str, device: str) -> Record:
-    series = {}
+def _measure(item: CostStudy, layer: Layer, method: str, fold: int, experiment: str, device: str) -> Record:
     start = time.perf_counter()
-    for sweep in SWEEPS:
-        calls = study.scales(sweep)
-        positions = list(calls)
-        counted = [_operations(study, layer, method, scales, device) for scales in calls.values()]
-        series[f"operations {sweep}"] = Series(positions, counted)
-        if method != "formula":
-            timed = [_time(study, layer, method, scales, device) for scales in calls.values()]
-            series[f"milliseconds {sweep}"] = Series(positions, timed)
+    found = measure_sweeps(method, layer, item.batch, item.sweeps, device, item.calls)
     seconds = time.perf_counter() - start
     return Record(
         experiment=experiment,
@@ -175,76 +108,28 @@ def _measure(study: CostStudy, layer: LayerShape, method: str, fold: int, experi
         fold=fold,
         seed=0,
         test_error=None,
-        config=_config(study),
+        config=item.config,
         environment=describe_environment(device),
         history=[],
-        parameters=layer.maps * (layer.channels * layer.kernel**2 + 1),
+        parameters=layer.parameters,
         seconds=seconds,
         seconds_per_epoch=seconds,
         runs_together=1,
         point=layer.name,
-        series=series,
+        series={name: Series(list(values), list(values.values())) for name, values in found.items()},
     )
-
-
-def _operations(study: CostStudy, layer: LayerShape, method: str, scales: Sequence[float], device: str) -> float:
-    """Multiply-accumulates as the device does them, resampling counted, in units of the plain convolution."""
-    if method == "formula":
-        return formula(scales)
-    images, weight = (layer.channels, layer.size, layer.size), (layer.maps, layer.channels, layer.kernel, layer.kernel)
-    cost = macs((study.batch, *images), weight, scales=scales, gpu=not device.startswith("cpu"))
-    counted = {"conv2d": cost.conv2d, "direct": cost.direct, "si_conv2d": cost.planned}[method]
-    return counted.total / cost.conv2d.total
-
-
-def _time(study: CostStudy, layer: LayerShape, method: str, scales: Sequence[float], device: str) -> float:
-    """Milliseconds of forward and backward; on a GPU the replay of a CUDA graph, without the host."""
-    shape = (layer.channels, layer.maps, layer.kernel)
-    torch.manual_seed(0)
-    module: nn.Module
-    if method == "conv2d":
-        module = nn.Conv2d(*shape)
-    elif method == "direct":
-        module = DirectSIConv2d(*shape, layer.size, scales)
-    else:
-        module = SIConv2d(*shape, scales=scales)
-    images = torch.rand(study.batch, layer.channels, layer.size, layer.size, device=device)
-    both = LayerPass(module.to(device), images, input_grad=layer.input_grad)
-    workload = repeated(captured(both) if images.is_cuda else both)
-    return time_interleaved({method: workload}, device, study.calls)[method].median_ms
-
-
-def _config(study: CostStudy) -> dict[str, Any]:
-    kept = ("layers", "batch", "largest", "counts", "calls")
-    values: dict[str, Any] = json.loads(json.dumps({name: asdict(study)[name] for name in kept}))
-    return {"cost": values}
-
-
-STUDIES["cost"] = CostStudy
-
-
-@run_item.register
-def _run(
-    item: CostStudy, folder: Path, device: str, data_dir: Path | None, watcher: Watcher, engine: Engine
-) -> list[Record]:
-    return run_cost(item, folder, device=device, watcher=watcher)
 
 
 @make_panels.register
 def _panels(item: CostStudy, records: Sequence[Record]) -> list[Panel]:
     """For each layer operations and time, against the largest scale and against the number of scales."""
     panels = []
-    for layer in item.layers:
-        of_layer = [record for record in records if record.point == layer.name]
-        for sweep, axis in SWEEPS.items():
-            for quantity, unit in UNITS.items():
-                lines = []
-                for method, title in METHODS.items():
-                    values = series_values(of_model(of_layer, method), f"{quantity} {sweep}")
-                    if values:
-                        lines.append(Line(method, title, values))
-                if lines:
-                    panels.append(Panel(layer.title, axis, unit, lines, log_y=True, group=f"{quantity} {sweep}"))
+    for layer, (sweep, axis), (quantity, unit) in product(item.layers, SWEEPS.items(), UNITS.items()):
+        of_layer, kind = [record for record in records if record.point == layer.name], f"{quantity} {sweep}"
+        values = {method: series_values(of_model(of_layer, method), kind) for method in METHODS}
+        lines = [Line(method, METHODS[method], found) for method, found in values.items() if found]
+        if lines:
+            panels.append(Panel(layer.title, axis, unit, lines, log_y=True, group=kind))
     return panels
 
 
@@ -252,29 +137,23 @@ def _panels(item: CostStudy, records: Sequence[Record]) -> list[Panel]:
 def _footnotes(item: CostStudy, records: Sequence[Record]) -> list[str]:
     calls, batch = (joined(record.config["cost"][key] for record in records) for key in ("calls", "batch"))
     devices = joined(record.environment["device"] for record in records)
-    return [
+    notes = [
         f"Batches of {batch}, on {devices}.",
         f"Time is the median of {calls} calls, on a GPU replays of a CUDA graph, which leave out the host; "
         f"mean ± standard deviation over {counted(repeats(records), 'repeat')}.",
         "Operations count the resampling too; the paper's formula does not.",
-        *_changed_since(item, records),
     ]
+    if changed := [str(record.environment.get("commit") or "unknown")[:10] for record in records if _old(item, record)]:
+        notes.append(
+            f"The layer has changed since its operations were counted and timed (commit {joined(changed)}); "
+            "scaleconv.macs counts those of today, and scaleconv reproduce cost --name NEW measures them."
+        )
+    return notes
 
 
-def _changed_since(item: CostStudy, records: Sequence[Record]) -> list[str]:
+def _old(item: CostStudy, record: Record) -> bool:
     """Whether the layer takes other operations today than when they were counted."""
-    layers, calls = {layer.name: layer for layer in item.layers}, item.scales("largest")
-    changed = []
-    for record in records:
-        series = record.series["operations largest"]
-        known = [(scales, y) for x, y in zip(series.x, series.y, strict=True) if (scales := calls.get(x))]
-        made = (layers[record.point], record.model)
-        now = [_operations(item, *made, scales, record.environment["device"]) for scales, _ in known]
-        if any(abs(before - after) > 1e-3 for (_, before), after in zip(known, now, strict=True)):
-            changed.append(str(record.environment.get("commit") or "unknown")[:10])
-    if not changed:
-        return []
-    return [
-        f"The layer has changed since its operations were counted and timed (commit {joined(changed)}); "
-        "scaleconv.macs counts those of today, and scaleconv reproduce cost --name NEW measures them."
-    ]
+    (layer,) = (each for each in item.layers if each.name == record.point)
+    series, device = record.series["operations largest"], record.environment["device"]
+    now = [count_operations(record.model, layer, item.batch, sweep_scales("largest", x), device) for x in series.x]
+    return any(abs(before - after) > 1e-3 for before, after in zip(series.y, now, strict=True))

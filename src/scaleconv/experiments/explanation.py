@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data import parse_scales, read_image
-from ..data.decoding import Size
+from ..data.folders import Size
+from ..drawing import make_figure, save_figure
 from ..inspection import Explanation, explain
 from ..inspection.explain import LayerView
 from ..models import DENSE, LATER
@@ -23,7 +24,6 @@ from .checkpoint import Checkpoint, load_checkpoint, make_fitting
 from .classifier import Classifier, load
 from .config import Settings
 from .experiment import Point
-from .figures import make_figure, save_figure
 from .parsing import brief, build
 from .sgd import error_rate
 from .train import DigitStore, Run, compose

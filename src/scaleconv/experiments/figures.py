@@ -4,7 +4,6 @@ A model has the same colour in every figure. Figures are written as PNG and SVG,
 bytes. What an RBM learned is drawn from its weights, which are kept on the machine that trained it.
 """
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -13,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..drawing import make_figure, save_figure
 from ..metrics import summarise
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
 from .config import TITLES
 from .experiment import Experiment, Item
 from .panels import Line, Panel, learning_curves, make_panels, of_model, relative_change, shows_change, signed_percent
-from .records import Record, writing
+from .records import Record
 
 COLOURS = {
     "convnet": "#4477aa",
@@ -285,29 +285,6 @@ def _ticks(axis: Any, panel: Panel) -> None:
     if panel.labels or panel.log_x:
         axis.set_xticks(panel.xs, _labels(panel), rotation=45 if panel.log_x else 0)
         axis.set_xticks([], minor=True)
-
-
-def make_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'scaleconv[experiments]'") from None
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def save_figure(figure: Any, title: str, claim: str, paths: Sequence[Path]) -> None:
-    """Write a figure in the formats that the endings of its paths name."""
-    from matplotlib import rc_context
-
-    whole = claim.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")  # a mean stays with its deviation
-    lines = [title, *textwrap.wrap(whole, int(13 * figure.get_figwidth()))]  # so many letters fit into an inch
-    figure.suptitle("\n".join(lines), fontsize=10)
-    for path in paths:
-        kind = path.suffix.removeprefix(".")
-        # Without a date and with fixed names inside, the same records give the same file.
-        with writing(path) as part, rc_context({"svg.hashsalt": "scaleconv", "svg.fonttype": "none"}):
-            figure.savefig(part, dpi=130, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 def draw_learned_filters(results: Path, folder: Path, name: str) -> list[Path]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import convert
 from ..nn.observe import Call, batches_of, check_call, evaluating, find_layers, given_to, hooked
 from ..ops.checks import as_number, check_count
 from ..table import Table
+from ..timing import repeated, time_interleaved
 from .pictures import Figure, Tabled, make_figure, name_the_layers
 from .winner_maps import Shares, scale_usage
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from ..metrics.timing import repeated, time_interleaved
 from ..nn.convert import revert, skipped
 from ..nn.layers import SIConv2d, TIConv2d
 from ..nn.observe import Call, check_call, check_module, evaluating, find_path, hooked, images_of, run
@@ -18,6 +17,7 @@ from ..ops.checks import check_count
 from ..ops.macs import macs
 from ..ops.torch_private import ConvNd
 from ..table import Table
+from ..timing import repeated, time_interleaved
 from .pictures import Tabled, sizes_as_text
 
 

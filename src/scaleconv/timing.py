@@ -1,15 +1,16 @@
-"""Time and memory of calls: clocks, CUDA graphs, interleaved timing, peak memory. The only timer of the package.
+"""Time and memory of calls: one clock, one capture of CUDA graphs, one interleaved comparison.
 
 Everything that is compared is timed once in every repeat, so that drift (clock rates, temperature, other load) affects
-all candidates alike. A short call is iterated until its timing is long enough. What must not be timed is prepared
-before the clock starts. On a GPU the clock is either that of the device, by CUDA events, or that of the host, which
-only launches the kernels.
+all candidates alike; torch.utils.benchmark times one after the other. A short call is iterated until its timing is long
+enough. What must not be timed is prepared before the clock starts. On a GPU the clock is either that of the device, by
+CUDA events, or that of the host, which only launches the kernels. Imports torch alone.
 """
 
 import gc
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Memory:
-    """MiB on a GPU: allocated before a pass (weights, input, gradient of the output), and at the peak of the pass."""
+    """MiB on a GPU: allocated before a call (weights, input, gradient of the output), and at the peak of the call."""
 
     held_mib: float
     peak_mib: float
@@ -85,12 +86,6 @@ def milliseconds(run: Call, device: str) -> float:
     return float(start.elapsed_time(end))
 
 
-def host_milliseconds(run: Call) -> float:
-    """Wall time until `run` returns, on a GPU that was idle before."""
-    torch.cuda.synchronize()
-    return _wall_milliseconds(run)
-
-
 def _wall_milliseconds(run: Call) -> float:
     begin = time.perf_counter()
     result = run()
@@ -118,10 +113,9 @@ def captured(call: Call, before: Call = lambda: None) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    kept = (graph, call)  # a graph works in the memory of what it was captured from, and does not hold it
 
-    def replay() -> None:
-        kept[0].replay()
+    def replay(_held: Call = call) -> None:  # a graph works in the memory of its call, and does not hold it
+        graph.replay()
 
     return replay
 
@@ -131,22 +125,23 @@ def time_interleaved(
     device: str,
     repeats: int,
     tick: Callable[[], None] = lambda: None,
-    *,
-    warm_up: int = WARM_UP,
 ) -> dict[Key, Timing]:
-    """Time every workload once per repeat, after calls that do not count; the order rotates from repeat to repeat.
+    """Time every workload once per repeat, each repeat beginning with the next one.
+
+    Three calls of each come first and do not count; the shortest says how many iterations make a timing long enough.
 
     Args:
         workloads: what to time.
         device: where they run.
         repeats: timings of each.
         tick: called after every repeat.
-        warm_up: calls of each before the first timing.
     """
-    iterations = {key: _iterations(workload, device, warm_up) for key, workload in workloads.items()}
+    iterations = {key: _iterations(workload, device) for key, workload in workloads.items()}
     samples: dict[Key, list[float]] = {key: [] for key in workloads}
+    keys = list(workloads)
     for repeat in range(repeats):
-        for key in _rotated(workloads, repeat):
+        first = repeat % max(len(keys), 1)
+        for key in keys[first:] + keys[:first]:
             samples[key].append(_sample(workloads[key], iterations[key], device) / iterations[key])
         tick()
     return {key: Timing(median(ms), min(ms), max(ms), iterations[key]) for key, ms in samples.items()}
@@ -154,20 +149,15 @@ def time_interleaved(
 
 def _sample(workload: Workload, iterations: int, device: str) -> float:
     run = workload.prepare(iterations)
-    return host_milliseconds(run) if workload.host else milliseconds(run, device)
+    if not workload.host:
+        return milliseconds(run, device)
+    torch.cuda.synchronize()  # until the GPU is idle
+    return _wall_milliseconds(run)
 
 
-def _iterations(workload: Workload, device: str, warm_up: int) -> int:
-    """How many iterations make a timing long enough; finding out also warms up. The host is timed for one call."""
-    once = min(_sample(workload, 1, device) for _ in range(warm_up))
+def _iterations(workload: Workload, device: str) -> int:
+    once = min(_sample(workload, 1, device) for _ in range(WARM_UP))
     return 1 if workload.host else min(max(math.ceil(MIN_MS / max(once, 1e-6)), 1), MAX_ITERATIONS)
-
-
-def _rotated(keys: Iterable[Key], repeat: int) -> list[Key]:
-    """The keys, each repeat beginning with the next one."""
-    ordered = list(keys)
-    first = repeat % max(len(ordered), 1)
-    return ordered[first:] + ordered[:first]
 
 
 def peak_memory(call: Call, device: str) -> Memory | None:
@@ -229,26 +219,13 @@ class LayerPass:
         return run
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What was measured of one candidate: the timing of each workload by name, the memory, or why there is neither."""
-
-    timings: Mapping[str, Timing]
-    memory: Memory | None
-    error: str | None
-
-    def fields(self) -> dict[str, Any]:
-        """All of it by name, for a row that has a field for each."""
-        return {**self.timings, "memory": self.memory, "error": self.error}
-
-
 def compare(
     candidates: Mapping[Key, Callable[[], Candidate]],
     workloads: Callable[[Callable[[], Candidate]], Mapping[str, Workload]],
     device: str,
     repeats: int,
     tick: Callable[[], None] = lambda: None,
-) -> dict[Key, Measured]:
+) -> dict[Key, dict[str, Any]]:
     """Measure the memory of each candidate while it is alone, then time all of them interleaved.
 
     Args:
@@ -257,28 +234,33 @@ def compare(
         device, repeats, tick: as in `time_interleaved`.
 
     Returns:
-        For each candidate what was measured. One that raises a RuntimeError or a ValueError has an error, and the
-        others go on.
+        For each candidate its timings by name, `memory` and `error`. One that raises a RuntimeError or a ValueError
+        before the timings has an error alone, and the comparison goes on without it.
     """
     memory: dict[Key, Memory | None] = {}
     timed: dict[tuple[Key, str], Workload] = {}
     errors: dict[Key, str] = {}
-    for key, make in candidates.items():
+
+    @contextmanager
+    def noting(key: Key) -> Iterator[None]:
         try:
-            memory[key] = _memory_alone(make, device)
+            yield
         except (RuntimeError, ValueError) as error:
             errors[key] = one_line(error)
+
     for key, make in candidates.items():
-        if key not in errors:
-            try:
-                timed |= {(key, name): workload for name, workload in workloads(make).items()}
-            except (RuntimeError, ValueError) as error:
-                errors[key] = one_line(error)
+        with noting(key):
+            memory[key] = _memory_alone(make, device)
+    for key in memory:
+        with noting(key):
+            timed |= {(key, name): workload for name, workload in workloads(candidates[key]).items()}
     times = time_interleaved(timed, device, repeats, tick)
-    timings: dict[Key, dict[str, Timing]] = {key: {} for key in candidates}
+    found: dict[Key, dict[str, Any]] = {
+        key: {"memory": memory.get(key), "error": errors.get(key)} for key in candidates
+    }
     for (key, name), timing in times.items():
-        timings[key][name] = timing
-    return {key: Measured(timings[key], memory.get(key), errors.get(key)) for key in candidates}
+        found[key][name] = timing
+    return found
 
 
 def _memory_alone(make: Callable[[], Call], device: str) -> Memory | None:

@@ -1,0 +1,184 @@
+"""What `scaleconv bench` does not measure of single layers, and what each special case of the layer is worth.
+
+    python benchmarks/layers.py [--device cuda] [--parts layers,rotations] [--repeats 11] [--out FILE]
+
+- layers: layers of usual networks, of sizes up to 2048 pixels, and a 7×7 layer on a large image, each on one image,
+  forward without gradients, beside `Conv2d`
+- rotations: `TIConv2d` with eight angles beside `Conv2d` with eight times the maps, forward and backward
+- ablation: training steps of whole networks without a special case, whose place the next general form takes
+
+Times are medians of interleaved repeats; on a GPU those of the last two are also of CUDA graphs. `run_parts` is the
+command line of all scripts here: it prints Markdown tables and writes one JSON file, joining what that holds.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from scaleconv import DEFAULT_SCALES, TIConv2d, rotation
+from scaleconv.bench.layer_costs import make_layer
+from scaleconv.bench.network_costs import Step, make_network
+from scaleconv.bench.settings import SHAPES, LayerShape
+from scaleconv.data.atomic import atomic_path
+from scaleconv.environment import choose_device, describe_environment
+from scaleconv.ops import cpu, custom_op, plan
+from scaleconv.ops.geometry import Level
+from scaleconv.ops.signature import Signature
+from scaleconv.table import Table
+from scaleconv.timing import LayerPass, captured, repeated, time_interleaved
+
+Row = dict[str, Any]
+Rows = Iterator[Row]
+Part = tuple[Callable[[argparse.Namespace], Rows], Callable[[Sequence[Row]], Table]]
+Calls = Mapping[str, Callable[[], object]]
+
+one_image = partial(LayerShape, batch=1, cpu_batch=1)
+LAYERS = {
+    "8→16, 3×3, stride 2, 112²": one_image(8, 16, 112, kernel=3, padding=1, stride=2),
+    "depthwise 96, 3×3, 56²": one_image(96, 96, 56, kernel=3, padding=1, groups=96),
+    "depthwise 96, 7×7, 56²": one_image(96, 96, 56, kernel=7, padding=3, groups=96),
+    "3→64, 7×7, stride 2, 224²": one_image(3, 64, 224, kernel=7, padding=3, stride=2),
+    "64→64, 3×3, 56²": one_image(64, 64, 56, kernel=3, padding=1),
+    "512→512, 3×3, 7²": one_image(512, 512, 7, kernel=3, padding=1),
+    **{f"16→16, 3×3, {size}²": one_image(16, 16, size, kernel=3, padding=1) for size in (32, 128, 256, 400, 512, 2048)},
+    "3→64, 7×7, 2000²": one_image(3, 64, 2000, kernel=7, padding=3),
+}
+ANGLES = tuple(45.0 * turn for turn in range(8))
+
+
+def make_images(shape: LayerShape, batch: int, device: str) -> Tensor:
+    return torch.randn(batch, shape.in_channels, shape.size, shape.size, device=device)
+
+
+def make_calls(shape: LayerShape, device: str) -> Calls:
+    """`Conv2d` and `SIConv2d` on the same image."""
+    image = make_images(shape, 1, device)
+    return {name: partial(make_layer(name, shape, DEFAULT_SCALES).to(device), image) for name in ("conv2d", "si")}
+
+
+def compare(calls: Calls, asked: argparse.Namespace) -> Row:
+    """Milliseconds of two calls, and the ratio of the second to the first."""
+    times = time_interleaved({name: repeated(call) for name, call in calls.items()}, asked.device, asked.repeats)
+    (first, base), (second, timing) = ((name, each.median_ms) for name, each in times.items())
+    return {f"{first}_ms": base, f"{second}_ms": timing, f"{second} / {first}": timing / base, "n": asked.repeats}
+
+
+@torch.no_grad()
+def measure_layers(asked: argparse.Namespace) -> Rows:
+    for name, shape in LAYERS.items():
+        yield {"layer": name, **compare(make_calls(shape, asked.device), asked)}
+
+
+def both_clocks(calls: Calls, device: str) -> dict[str, Calls]:
+    graphs = {"graph": {name: captured(call) for name, call in calls.items()}} if device != "cpu" else {}
+    return {"eager": calls, **graphs}
+
+
+def measure_rotations(asked: argparse.Namespace) -> Rows:
+    for name in ("mnist1", "res28", "res14"):
+        shape, transforms = SHAPES[name], [rotation(degrees) for degrees in ANGLES]
+        sizes = (shape.in_channels, shape.out_channels, shape.kernel)
+        turned = TIConv2d(*sizes, stride=shape.stride, padding=shape.padding, transforms=transforms)
+        layers = {"wide": make_layer("conv2d_wide", shape, ANGLES), "ti": turned}
+        images = make_images(shape, shape.cpu_batch if asked.device == "cpu" else shape.batch, asked.device)
+        passes = {key: LayerPass(layer.to(asked.device), images.clone()) for key, layer in layers.items()}
+        for mode, calls in both_clocks(passes, asked.device).items():
+            yield {"shape": name, "batch": len(images), "mode": mode, **compare(calls, asked)}
+
+
+def patched(target: Any, **values: Any) -> list[Any]:
+    return [mock.patch.object(target, name, value) for name, value in values.items()]
+
+
+NOT_DEPTHWISE = patched(Signature, depthwise=property(lambda self: False))
+CASES = {  # what each puts in the place of a special case; the second name is the device
+    ("no strided form", ""): patched(Level, regular=property(lambda self: False)),
+    ("no im2col", "cuda"): patched(plan, FEW_CHANNELS=0),
+    ("no im2col", "cpu"): patched(plan, PATCHES=0.0),
+    ("no shared canvases", "cuda"): patched(plan, SHARED=0, TINY=0, AS_WIDE=2.0),
+    ("depthwise by im2col", "cuda"): NOT_DEPTHWISE,
+    ("depthwise by a library", "cuda"): NOT_DEPTHWISE + patched(plan, choose_form=lambda *_: "dense"),
+    ("no sparse matrices of both axes", "cpu"): patched(cpu, MANY_CHANNELS=10**12),
+}
+
+
+def measure_ablation(asked: argparse.Namespace) -> Rows:
+    for network, variant in (("resnet18", "converted"), ("depthwise", "converted"), ("paper", "si_convnet")):
+        shape = (128, 1, 28, 28) if network == "paper" else (2 if asked.device == "cpu" else 32, 3, 224, 224)
+        made = make_network(network, variant, DEFAULT_SCALES)
+        step = Step(made, "training", torch.randn(shape).to(asked.device), "float32", "channels_last")
+        cases = {case: patches for (case, device), patches in CASES.items() if asked.device.startswith(device)}
+        calls = {case: without(patches, step) for case, patches in cases.items() if case.split()[0] in ("no", network)}
+        for mode, timed in both_clocks({"as it is": step, **calls}, asked.device).items():
+            workloads = {case: repeated(call) for case, call in timed.items()}
+            timings = time_interleaved(workloads, asked.device, asked.repeats)
+            for case, timing in timings.items():
+                ratio = timing.median_ms / timings["as it is"].median_ms
+                yield {"network": network, "case": case, "how": mode, "ms": timing.median_ms, "ratio": ratio}
+
+
+def without(patches: list[Any], step: Callable[[], object]) -> Callable[[], object]:
+    """The step while something is patched, with plans of its own."""
+    make, find = (lru_cache(cached.__wrapped__) for cached in (plan.make_plan, custom_op.find_plan))
+
+    def run() -> None:
+        with ExitStack() as stack:
+            for patch in [*patches, *patched(custom_op, make_plan=make, find_plan=find)]:
+                stack.enter_context(patch)
+            step()
+
+    return run
+
+
+def plain_table(rows: Sequence[Row]) -> Table:
+    """A column for each key; numbers with three digits."""
+    lines = [tuple(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()) for row in rows]
+    return Table("", tuple(rows[0]), lines)
+
+
+def run_parts(about: str | None, parts: Mapping[str, Part], out: str, **options: Any) -> None:
+    """Measure the parts that the command line names, and print their tables.
+
+    Args:
+        about: the help.
+        parts: how each is measured, row by row, and how its rows become a table.
+        out: the file; its rows of the same network, seed and `how` are replaced.
+        options: further options with their defaults.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {"parts": ",".join(parts), "out": out, "device": "cpu", **options}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    asked = parser.parse_args()
+    if unknown := set(asked.parts.split(",")) - set(parts):
+        parser.error(f"--parts must be among {', '.join(parts)}, got {', '.join(sorted(unknown))}")
+    asked.device, path = choose_device(asked.device), Path(asked.out)
+    for name in asked.parts.split(","):
+        measure, table = parts[name]
+        rows: list[Row] = []
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        for row in measure(asked):
+            rows.append(row)
+            key = {tuple(each.get(k) for k in ("network", "seed", "how")) for each in rows}
+            kept = [o for o in before.get(name, []) if tuple(o.get(k) for k in ("network", "seed", "how")) not in key]
+            record = before | {"environment": describe_environment(asked.device), name: kept + rows}
+            with atomic_path(path) as part:
+                part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"## {name}\n\n{table(kept + rows).markdown()}\n", flush=True)
+
+
+PARTS: dict[str, Part] = {
+    "layers": (measure_layers, plain_table),
+    "rotations": (measure_rotations, plain_table),
+    "ablation": (measure_ablation, plain_table),
+}
+
+if __name__ == "__main__":
+    run_parts(__doc__, PARTS, "results/bench/layers.json", repeats=11)
