@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..drawing import make_figure, save_figure
 from ..experiments.figures import COLOURS as MODEL_COLOURS
-from ..experiments.figures import make_figure, save_figure
 from ..metrics.timing import Memory, Timing
 from ..models import TITLES
 from ..table import Table

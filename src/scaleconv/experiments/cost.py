@@ -25,10 +25,10 @@ from ..ops.signature import make_signature
 from .checkpoint import check_settings
 from .engine import Engine
 from .items import STUDIES
-from .panels import Line, Panel, make_panels, of_model, series_values
 from .records import Record, Series, describe_environment, read_record, record_name, write_record
 from .report import counted, footnotes, joined, repeats
 from .run import run_item
+from .tables import Line, Panel, make_panels, of_model, series_values
 from .train import Silent, Watcher
 
 # What is compared; the keys stand where the name of a model stands in other records.
