@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..drawing import make_figure, save_figure
 from ..metrics import Summary, summarise
@@ -121,7 +122,7 @@ def draw_inline(panels: Sequence[Panel], name: str) -> list[str]:
         figure, stream = make_figure(WIDTH, HEIGHT), io.StringIO()
         draw(figure.subplots())
         with rc_context({"svg.hashsalt": f"{name} {number}", "svg.fonttype": "none"}):
-            figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
+            figure.savefig(stream, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
         text = stream.getvalue().partition("<svg ")[2]
         text = re.sub(r'<g id="[^"]*"', "<g", text)
         text = text.replace("#000000", "currentColor").replace("#ffffff", "var(--back)")
@@ -168,10 +169,10 @@ def _methods(axis: Any, panel: Panel) -> None:
         for row, (mean, spread, kind, label) in enumerate(both):
             at = place + (row - (len(both) - 1) / 2) * height
             axis.barh(at, mean, height, xerr=spread, capsize=2, **kind)
-            axis.text(mean + spread, at, f"  {label}", va="center", fontsize=7)
+            axis.annotate(label, (mean + spread, at), (4, 0), textcoords="offset points", va="center", fontsize=7)
     axis.set_yticks(range(len(panel.lines)), _labels(panel))
     axis.invert_yaxis()
-    axis.margins(x=0.25)  # room for the numbers
+    axis.margins(x=0.35)  # room for the numbers
     axis.set(xlabel=f"{panel.y}, mean ± std")
     axis.grid(alpha=0.3, axis="x")
 
@@ -341,14 +342,7 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
         samples: (N, height, width) in [0, 1], as `train_unsupervised` draws them.
         title: above both.
         paths: their endings name the formats, such as `.png`.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        ValueError: there is nothing to draw.
     """
-    for name, tiles in (("filters", filters), ("samples", samples)):
-        if tiles.dim() != 3 or 0 in tiles.shape:
-            raise ValueError(f"`{name}` must be of shape (N, height, width), none of them 0, got {tuple(tiles.shape)}")
     largest = filters.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(filters.dtype).tiny)
     panels = [
         ("filters", tile(filters / largest, COLUMNS, 0.0), "RdBu_r", -1),
@@ -364,9 +358,6 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
 
 def tile(images: Tensor, columns: int, frame: float) -> Tensor:
     """Lay images (N, H, W) out in rows, a line of the value `frame` between them; the last row is filled with it."""
-    count, height, width = images.shape
-    rows = -(-count // columns)
-    sheet = torch.full((rows * columns, height + GAP, width + GAP), frame, dtype=images.dtype, device=images.device)
-    sheet[:count, :height, :width] = images
-    lines = sheet.view(rows, columns, height + GAP, width + GAP).transpose(1, 2)
-    return lines.reshape(rows * (height + GAP), -1)[:-GAP, :-GAP]
+    framed = F.pad(images, (0, GAP, 0, GAP, 0, -len(images) % columns), value=frame)
+    rows = framed.unflatten(0, (-1, columns)).transpose(1, 2)  # (rows, height, columns, width)
+    return rows.flatten(2).flatten(0, 1)[:-GAP, :-GAP]
