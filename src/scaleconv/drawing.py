@@ -1,4 +1,4 @@
-"""Empty figures of matplotlib, and figures as files. The same drawing gives the same bytes."""
+"""Figures of matplotlib: an empty one, and a finished one as files. Matplotlib is imported where something is drawn."""
 
 import textwrap
 from collections.abc import Sequence

@@ -1,110 +1,21 @@
-"""Comparing networks on a folder: what is trained, what the page says, and `train --data` and `compare --data`."""
+"""Comparing networks on a folder: what is trained, and `train --data` and `compare --data`."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image
-from scaleconv.experiments import FitSettings, NetworkSpec, Record, Series, load, page, read_records, training
+from scaleconv.experiments import FitSettings, NetworkSpec, load, read_records, training
 from scaleconv.experiments.compare import COMPARED, compared_names, make_methods
-from scaleconv.experiments.evaluate import BY_SCALE, BY_SIZE
 
 TINY = ("--model", "convnet", "--scales", "0.8,1,1.25", "--epochs", "1", "--device", "cpu")
-SCALES = [0.5, 1.0, 2.0]
 
 
 @pytest.fixture
 def images(tmp_path):
     return write_classes(tmp_path / "photos", 10, size=(16, 16))
-
-
-def record(model, seed, accuracies, seconds=10.0, **changes):
-    made = Record(
-        experiment="x",
-        model=model,
-        fold=0,
-        seed=seed,
-        test_error=100 - accuracies[1],
-        config={},
-        environment={"device": "cpu", "threads": 2},
-        history=[],
-        parameters=1000,
-        seconds=seconds,
-        seconds_per_epoch=seconds / 10,
-        runs_together=1,
-        series={BY_SCALE: Series(SCALES, accuracies)},
-        cost={"macs": 2e6, "kept_mib": 1.5, "ms": 0.25},
-    )
-    return replace(made, **changes)
-
-
-def runs(model, means, seconds=10.0):
-    return [record(model, seed, [mean - 10, mean + 10, mean], seconds) for seed, mean in enumerate(means)]
-
-
-def test_the_faster_of_two_equal_methods_is_taken():
-    records = [*runs("plain", [70, 74, 72], 10), *runs("converted", [73, 72, 73], 50)]
-    text = page.verdict(records)
-    assert text.startswith("Take **plain**: 72.0 % over all scales, 10 s of training.")
-    assert (
-        "converted has 72.7 %, but no difference was found between the two (+0.7 points, 95 % interval −5.6 to" in text
-    )
-    assert text.endswith("and it takes 50 s.")
-
-
-def test_the_better_method_is_taken_where_every_seed_agrees():
-    records = [*runs("plain", [70, 74, 72], 10), *runs("converted", [80, 84.5, 82], 50)]
-    text = page.verdict(records)
-    assert text.startswith("Take **converted**: 82.2 %")
-    assert "Against plain it gains +10.2 points, 95 % interval +9.4 to +10.9, for 5.0 times its training time." in text
-
-
-def test_an_equal_one_that_takes_longer_is_named():
-    records = [
-        *runs("plain", [50, 51, 52], 10),
-        *runs("converted", [80, 82, 84], 50),
-        *runs("pyramid", [81, 79, 82], 90),
-    ]
-    text = page.verdict(records)
-    assert text.startswith("Take **converted**")
-    assert "No difference was found to pyramid, which takes longer to train." in text
-
-
-def test_one_seed_tells_nothing():
-    assert "one seed cannot tell whether that is chance" in page.verdict(
-        [*runs("plain", [70]), *runs("converted", [80])]
-    )
-    assert page.verdict(runs("plain", [70, 71])).endswith("There is nothing to compare it with.")
-
-
-def test_differences_are_paired_by_seed():
-    others = [
-        record("converted", 1, [60, 80, 70]),
-        record("converted", 2, [61, 81, 71]),
-        record("converted", 7, [0, 0, 0]),
-    ]
-    table = page.difference_table([*runs("plain", [70, 69, 68]), *others])
-    (row,) = table.rows
-    assert row == ("converted", "+2.0 [−10.7, +14.7]", "+2.0 [−10.7, +14.7]", "2")
-
-
-def test_the_tables_hold_means_spreads_and_costs():
-    sized = {BY_SCALE: Series(SCALES, [1, 2, 3]), BY_SIZE: Series([32.0, 64.0], [40, 60])}
-    by_scale, by_size = page.accuracy_tables(
-        [*runs("plain", [70, 72]), record("converted", 0, [1, 2, 3], series=sized)]
-    )
-    assert by_scale.rows[1] == ("1", "81.0 ± 1.4", "2.0")
-    assert by_scale.rows[-1] == ("mean", "71.0 ± 1.4", "2.0")
-    assert by_size.rows == [("32", "–", "40.0"), ("64", "–", "60.0")]
-    (row,) = page.cost_table(runs("plain", [70, 72])).rows
-    assert row == ("plain", "1,000", "2.0", "1.5", "1", "10", "0.25")
-    on_gpu = page.cost_table(
-        [replace(runs("plain", [70])[0], cost={"macs": 1, "kept_mib": 1, "ms": 1, "peak_mib": 812.4})]
-    )
-    assert dict(zip(on_gpu.header, on_gpu.rows[0], strict=True))["peak MiB of the GPU in training"] == "812"
 
 
 def test_methods_differ_in_variant_and_scale_augmentation_only():

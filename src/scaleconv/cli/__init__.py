@@ -209,8 +209,7 @@ def report(
     All numbers come from records; nothing is run.
     """
     from scaleconv.data.files import check_writable
-    from scaleconv.experiments.html_report import write_html
-    from scaleconv.experiments.report import write_documents
+    from scaleconv.experiments.report import write_documents, write_html
 
     if path and not html:
         raise ValueError(f"`path` must be given with --html, got {path}")

@@ -1,6 +1,6 @@
 """The paper's claims beside what the records say: the same, better or worse, with the interval that decides it.
 
-A check is one function, registered under the name that `checks` of an item's file gives. The paper's numbers come from
+A check is one function, in `CHECKS` under the name that `checks` of an item's file gives. The paper's numbers come from
 that file. One rule decides all claims. Every fold gives one number, and all folds a 95 % interval of its mean.
 
 A number of the paper is compared with that interval. *Same*: the number lies in it. *Better* or *worse*: it does not.
@@ -12,16 +12,27 @@ lies on the paper's side of 0, at every point that the claim is about. *Worse*: 
 One fold has no interval: it decides nothing, and neither does a point that is missing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from ..metrics import MOST_PAIRS, Interval, Summary, interval, sign_flip_test
 from .config import TITLES
 from .experiment import Experiment, Item
-from .panels import Line, Panel, Repeat, make_panels, relative_change, signed_percent
 from .records import Record
-from .tables import as_stated, run_errors
+from .tables import (
+    ByRepeat,
+    Line,
+    Panel,
+    Repeat,
+    as_stated,
+    make_panels,
+    mean_over_points,
+    paired,
+    relative_change,
+    run_errors,
+    signed_percent,
+)
 
 OURS, BASE = "si_convnet", "convnet"
 # Of table 1, the method and what the paper compares it with.
@@ -31,8 +42,6 @@ BELOW = ((OURS, BASE), ("si_cnn", "cnn"), ("si_cnn", "cropped_cnn"))
 PAPER_FOLDS = 6  # behind each deviation of table 1
 SAME, BETTER, WORSE = "same", "better", "worse"
 
-ByRepeat = Mapping[Repeat, float]
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -41,20 +50,6 @@ class Claim:
     paper: str
     ours: str
     verdict: str | None
-
-
-Check = Callable[[Item, Sequence[Record]], list[Claim]]
-CHECKS: dict[str, Check] = {}
-
-
-def register(name: str) -> Callable[[Check], Check]:
-    """Register a function as the check of this name."""
-
-    def add(function: Check) -> Check:
-        CHECKS[name] = function
-        return function
-
-    return add
 
 
 def check_claims(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -77,7 +72,6 @@ def compare(found: Interval | None, paper: float) -> str | None:
     return WORSE if found.low > paper else SAME
 
 
-@register("table")
 def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The error of each method, and the methods that the paper compares, fold by fold."""
     errors = run_errors(records)
@@ -91,7 +85,7 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
             ours = f"{fmean(values):.2f} %{_gap(found, mean) if std else _bounds(found)}, n = {len(values)}"
             claims.append(Claim(paper, ours, compare(found, mean)))
     for model, other in PAIRS:
-        both = _paired(errors.get(model, {}), errors.get(other, {}), relative_change)
+        both = paired(errors.get(model, {}), errors.get(other, {}), relative_change)
         if both and model in item.paper and other in item.paper:
             paper_change = relative_change(item.paper[model][0], item.paper[other][0])
             text = f"error of {TITLES[model]} vs {TITLES[other]}: {signed_percent(paper_change)}"
@@ -99,7 +93,6 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
     return claims
 
 
-@register("below")
 def _below(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The network with scale-invariant layers has the lower error at every point."""
     return [claim for ours, base in BELOW for claim in _below_one(item, records, ours, base)]
@@ -114,14 +107,13 @@ def _below_one(item: Item, records: Sequence[Record], ours: str, base: str) -> l
     below = sum(each is not None and each.high < 0 for each in found.values())
     above = sum(each is not None and each.low > 0 for each in found.values())
     missing = len(panel.xs) - len(found)
-    text = f"below at {below} of {len(found)}, above at {above}; {_difference(_mean_over_points(gaps), 'on average ')}"
+    text = f"below at {below} of {len(found)}, above at {above}; {_difference(mean_over_points(gaps), 'on average ')}"
     text += f"; {missing} not measured yet" if missing else ""
     undecided = missing or any(each is None for each in found.values())
     verdict = WORSE if above else None if undecided else SAME if below == len(found) else WORSE
     return [Claim(f"{TITLES[ours]} below {TITLES[base]} at every point", text, verdict)]
 
 
-@register("published")
 def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The published error at each point, by its label, beside the lowest of ours, once all models are there."""
     panel = _first_panel(item, records)
@@ -139,7 +131,6 @@ def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
     return claims
 
 
-@register("gap_shrinks")
 def _gap_shrinks(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The gap between the two networks is smaller at the last point than at the first, and has not changed its sign."""
     panel, lines = _compared(item, records)
@@ -147,7 +138,7 @@ def _gap_shrinks(item: Item, records: Sequence[Record]) -> list[Claim]:
         return []
     gaps = _differences(panel, lines)
     first, last = ({repeat: -gap for repeat, gap in gaps[x].items()} for x in (panel.xs[0], panel.xs[-1]))
-    change = _paired(last, first, lambda late, early: late - early)
+    change = paired(last, first)
     if not change:
         return []
     shrinks, left = interval(list(change.values())), interval(list(last.values()))
@@ -158,7 +149,6 @@ def _gap_shrinks(item: Item, records: Sequence[Record]) -> list[Claim]:
     return [Claim(f"the gap shrinks with the {panel.x}", f"{text}; {_difference(change, 'change ')}", verdict)]
 
 
-@register("reduction")
 def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The relative reductions that the paper names: `reduction`, and `reduction at X`."""
     panel, lines = _compared(item, records)
@@ -168,7 +158,7 @@ def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
     claims = []
     for name, (paper, *_) in item.paper.items():
         where = name.partition(" at ")[2]
-        found = changes.get(float(where), {}) if where else _mean_over_points(changes)
+        found = changes.get(float(where), {}) if where else mean_over_points(changes)
         if found:
             text = (
                 f"error vs {TITLES[BASE]} {f'at scale {where}' if where else 'on average'}: {signed_percent(-paper, 0)}"
@@ -177,7 +167,6 @@ def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
     return claims
 
 
-@register("grows_slower")
 def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
     """From the first point to the last the error of SI-ConvNet grows by less."""
     panel, lines = _compared(item, records)
@@ -188,8 +177,8 @@ def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
     def slope(late: float, early: float) -> float:
         return (late - early) / (high - low)
 
-    ours, base = (_paired(line.values.get(high, {}), line.values.get(low, {}), slope) for line in lines)
-    slower = _paired(ours, base, lambda a, b: a - b)
+    ours, base = (paired(line.values.get(high, {}), line.values.get(low, {}), slope) for line in lines)
+    slower = paired(ours, base)
     if not slower:
         return []
     found = interval(list(slower.values()))
@@ -199,7 +188,6 @@ def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
     return [Claim(f"the error of {TITLES[OURS]} grows more slowly with the range", text, verdict)]
 
 
-@register("invariant")
 def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
     """SI-ConvNet has the higher score at every layer."""
     panel, lines = _compared(item, records)
@@ -215,7 +203,6 @@ def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
     return [Claim(f"{TITLES[OURS]} more invariant at every layer", text, verdict)]
 
 
-@register("operations")
 def _operations(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The paper's formula at the paper's scales, and the operations that are counted there: exact, without interval."""
     claims = []
@@ -247,22 +234,11 @@ def _compared(
     return panel, ((found[ours], found[base]) if ours in found and base in found else None)
 
 
-def _paired(ours: ByRepeat, base: ByRepeat, combine: Callable[[float, float], float]) -> dict[Repeat, float]:
-    """One number for each repeat that both have."""
-    return {repeat: combine(value, base[repeat]) for repeat, value in ours.items() if repeat in base}
-
-
 def _differences(
     panel: Panel, lines: Networks, combine: Callable[[float, float], float] = lambda a, b: a - b
 ) -> dict[float, dict[Repeat, float]]:
     """The first network less the second at each x, for each repeat."""
-    return {x: _paired(lines[0].values.get(x, {}), lines[1].values.get(x, {}), combine) for x in panel.xs}
-
-
-def _mean_over_points(gaps: Mapping[float, ByRepeat]) -> dict[Repeat, float]:
-    """For each repeat that has every point: some points are harder than others."""
-    whole = set.intersection(*(set(gap) for gap in gaps.values())) if gaps else set()
-    return {repeat: fmean(gap[repeat] for gap in gaps.values()) for repeat in sorted(whole)}
+    return {x: paired(lines[0].values.get(x, {}), lines[1].values.get(x, {}), combine) for x in panel.xs}
 
 
 def _percentage(paper: str, changes: Sequence[float], expected: float) -> Claim:
@@ -295,3 +271,15 @@ def _gap(found: Interval | None, paper: float) -> str:
 
 def _bounds(found: Interval | None, sign: str = "") -> str:
     return "" if found is None else f" [{found.low:{sign}.2f}, {found.high:{sign}.2f}]"
+
+
+CHECKS: dict[str, Callable[[Item, Sequence[Record]], list[Claim]]] = {
+    "table": _table,
+    "below": _below,
+    "published": _published,
+    "gap_shrinks": _gap_shrinks,
+    "reduction": _reduction,
+    "grows_slower": _grows_slower,
+    "invariant": _invariant,
+    "operations": _operations,
+}

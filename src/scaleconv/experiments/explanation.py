@@ -16,7 +16,7 @@ from ..data import parse_scales, read_image
 from ..data.folders import Size
 from ..drawing import make_figure, save_figure
 from ..inspection import Explanation, explain
-from ..inspection.explain import LayerView
+from ..inspection.pictures import finish_panel, reach_of, scale_bar, show_image, show_scales
 from ..models import DENSE, LATER
 from ..models import TITLES as NETWORKS
 from ..nn import SIConv2d
@@ -30,7 +30,6 @@ from .train import DigitStore, Run, compose
 
 MIXED = parse_scales("uniform:0.4,2.2")  # scales of the digits in the scenes that are drawn
 SHOWN_LAYER = "stages.conv1"  # whose winners are drawn beside the scenes
-INK = "#222222"
 COLOURS = 11  # of classes, the last one black: the background of scenes
 DIGITS = tuple("0123456789")
 
@@ -172,34 +171,32 @@ def draw_explanation(
     Raises:
         ImportError: matplotlib is not installed.
     """
-    views = found.layers
+    views, reach = found.layers, reach_of(found.scales)
     first = next(iter(views.values()))
     columns = 2 + max(len(view.levels) for view in views.values())
     figure = make_figure(1.7 * columns, 1.9 * (1 + len(views)) + 0.6)
     axes = figure.subplots(1 + len(views), columns, squeeze=False)
     for axis in axes.flat:
-        axis.set_axis_off()
-    _show_image(axes[0, 0], pixels, "image")
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+    show_image(axes[0, 0], pixels, "image")
     _show_prediction(axes[0, 1], found, classes)
-    extent = _largest(level.image for level in first.levels)
+    extent = _largest([level.image for level in first.levels])
     for axis, level in zip(axes[0, 2:], first.levels, strict=False):
-        _show_image(axis, _as_picture(level.image), f"×{level.scale:.3g}", extent)
+        show_image(axis, level.image, f"×{level.scale:.3g}")
+        _centre(axis, level.image, extent)
     for row, (name, view) in zip(axes[1:], views.items(), strict=True):
-        shown = _show_winners(row[0], view, f"{name}: winning scale")
-        row[1].set_axis_on()
-        row[1].set(xticks=[], yticks=[], frame_on=False)
-        row[1].set_title(f"channel {view.channel}", fontsize=8, color=INK)
+        show_scales(row[0], view.winning_scale, reach, f"{name}: winning scale", view.strength)
         row[1].imshow(view.output[view.channel].cpu().numpy(), cmap="magma", interpolation="nearest")
-        extent = _largest(level.response for level in view.levels)
-        low, high = (
-            float(end)
-            for end in torch.stack([torch.stack(level.response.aminmax()) for level in view.levels]).aminmax()
-        )
+        finish_panel(row[1], f"channel {view.channel}")
+        extent = _largest([level.response for level in view.levels])
+        low, high = torch.cat([level.response.flatten() for level in view.levels]).aminmax()
         for axis, level in zip(row[2:], view.levels, strict=False):
-            axis.imshow(level.response.cpu().numpy(), cmap="magma", vmin=low, vmax=high, interpolation="nearest")
+            shown = level.response.cpu().numpy()
+            axis.imshow(shown, cmap="magma", vmin=float(low), vmax=float(high), interpolation="nearest")
             _centre(axis, level.response, extent)
-            axis.set_title(f"response at ×{level.scale:.3g}", fontsize=8, color=INK)
-    _scale_bar(figure, shown, first, axes[:, -1])
+            finish_panel(axis, f"response at ×{level.scale:.3g}")
+    scale_bar(figure, axes[:, -1], found.scales, reach)
     save_figure(figure, title.replace("$", r"\$"), "", paths)  # names of files and classes are no formulas
 
 
@@ -231,7 +228,7 @@ def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | No
         scenes = compose(seen.originals, seen.original_labels, MIXED, data, test=True, count=100)
         pick = _fullest(scenes.labels)
         pixels, labels = scenes.images[pick], scenes.labels[pick]
-        _show_image(row[0], pixels, f"scene; trained at {_range(scales)}")
+        show_image(row[0], pixels, f"scene; trained at {scales.partition(':')[2].replace(',', ' – ')}")
         _show_labels(row[1], labels, "labels")
         for axis, (network, run) in zip(row[2:], (found["fcn"], found["si_fcn"]), strict=False):
             right = 100 - error_rate(network, (pixels - seen.mean).unsqueeze(0), labels.unsqueeze(0))
@@ -239,8 +236,11 @@ def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | No
                 predicted = network((pixels - seen.mean).unsqueeze(0)).argmax(1)[0]
             _show_labels(axis, predicted, f"{NETWORKS[run.model]}: {right:.0f} % of digit pixels")
         view = explain(found["si_fcn"][0], pixels - seen.mean).layers[SHOWN_LAYER]
-        shown = _show_winners(row[4], view, f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}")
-    _scale_bar(figure, shown, view, axes[:, -1])
+        reach = reach_of(view.scales)
+        show_scales(
+            row[4], view.winning_scale, reach, f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}", view.strength
+        )
+    scale_bar(figure, axes[:, -1], view.scales, reach)
     path = folder / f"{name}-predictions.png"
     save_figure(figure, "Scenes of digits at different scales, labelled pixel by pixel", "", [path])
     return [path]
@@ -252,34 +252,15 @@ def _fullest(labels: Tensor) -> int:
     return classes.index(max(classes))
 
 
-def _range(scales: str) -> str:
-    return scales.partition(":")[2].replace(",", " – ")
-
-
-def _as_picture(image: Tensor) -> Tensor:
-    """A level of what the network was given, from black to white."""
-    low, high = image.aminmax()
-    return (image - low) / (high - low).clamp(min=1e-6)
-
-
-def _show_image(axis: Any, pixels: Tensor, title: str, extent: tuple[int, int] | None = None) -> None:
-    shown = pixels[0] if len(pixels) != 3 else pixels.permute(1, 2, 0)
-    axis.imshow(shown.cpu().numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    axis.set_title(title, fontsize=8, color=INK)
-    axis.set_axis_off()
-    if extent:
-        _centre(axis, shown, extent)
-
-
 def _show_prediction(axis: Any, found: Explanation, classes: Sequence[str]) -> None:
     """The class in large letters, or the labels of the pixels, each named at the middle of its pixels."""
     if not found.prediction.dim():
         name = classes[int(found.prediction)]
         axis.set_box_aspect(1)
         size = max(6, min(44, 160 / len(name)))  # points, so that the name is as wide as its axis at most
-        axis.text(0.5, 0.55, name, fontsize=size, ha="center", va="center", color=INK, parse_math=False)
-        axis.text(0.5, 0.1, f"{100 * found.mean_confidence:.1f} % sure", fontsize=8, ha="center", color=INK)
-        axis.set_title("prediction", fontsize=8, color=INK)
+        axis.text(0.5, 0.55, name, fontsize=size, ha="center", va="center", parse_math=False)
+        axis.text(0.5, 0.1, f"{100 * found.mean_confidence:.1f} % sure", fontsize=8, ha="center")
+        finish_panel(axis, "prediction")
         return
     _show_labels(axis, found.prediction, f"prediction, {100 * found.mean_confidence:.0f} % sure")
     for number in found.prediction.unique().tolist():
@@ -294,47 +275,15 @@ def _show_labels(axis: Any, labels: Tensor, title: str) -> None:
 
     colours = ListedColormap([f"C{number}" for number in range(COLOURS - 1)] + ["#111111"])
     axis.imshow((labels % COLOURS).cpu().numpy(), cmap=colours, vmin=0, vmax=COLOURS - 1, interpolation="nearest")
-    axis.set_title(title, fontsize=8, color=INK)
-    axis.set_axis_off()
+    finish_panel(axis, title)
 
 
-def _show_winners(axis: Any, view: LayerView, title: str) -> Any:
-    """The winning scale as a colour; black where the layer answers less than at half of all positions."""
-    strength = view.strength
-    low, high = strength.median(), strength.max()
-    alpha = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1)
-    axis.imshow(torch.zeros_like(strength).cpu().numpy(), cmap="gray", vmin=0, vmax=1)
-    shown = axis.imshow(
-        view.winning_scale.log2().cpu().numpy(),
-        cmap="rainbow",
-        vmin=torch.tensor(min(view.scales)).log2(),
-        vmax=torch.tensor(max(view.scales)).log2(),
-        alpha=alpha.cpu().numpy(),
-        interpolation="nearest",
-    )
-    axis.set_title(title, fontsize=8, color=INK)
-    axis.set_axis_off()
-    return shown
-
-
-def _scale_bar(figure: Any, shown: Any, view: LayerView, axes: Any) -> None:
-    """The colours of the scales, beside some axes."""
-    from matplotlib.cm import ScalarMappable
-
-    bar = figure.colorbar(ScalarMappable(shown.norm, shown.cmap), ax=axes, fraction=0.12, shrink=0.7, aspect=30)
-    bar.set_ticks(
-        [float(torch.tensor(scale).log2()) for scale in view.scales], labels=[f"×{s:.3g}" for s in view.scales]
-    )
-    bar.ax.tick_params(labelsize=7)
-
-
-def _largest(images: Any) -> tuple[int, int]:
-    sizes = [tuple(image.shape[-2:]) for image in images]
-    return max(size[0] for size in sizes), max(size[1] for size in sizes)
+def _largest(images: Sequence[Tensor]) -> tuple[int, int]:
+    return max(image.shape[-2] for image in images), max(image.shape[-1] for image in images)
 
 
 def _centre(axis: Any, image: Tensor, extent: tuple[int, int]) -> None:
     """Leave as much room as the largest level needs, so that levels are seen at their own sizes."""
-    height, width = image.shape[:2]
+    height, width = image.shape[-2:]
     axis.set_xlim(width / 2 - 0.5 - extent[1] / 2, width / 2 - 0.5 + extent[1] / 2)
     axis.set_ylim(height / 2 - 0.5 + extent[0] / 2, height / 2 - 0.5 - extent[0] / 2)

@@ -1,25 +1,29 @@
-"""Figures of items, from their records alone, by matplotlib; the HTML report draws the same panels as SVG (`svg`).
+"""Figures of panels by matplotlib: as PNG and SVG files, and as SVG elements for a page.
 
-A model has the same colour in every figure. Figures are written as PNG and SVG, and the same records give the same
-bytes. What an RBM learned is drawn from its weights, which are kept on the machine that trained it.
+A model has the same colour in every figure. The same records give the same bytes. What an RBM learned is drawn from its
+weights, which are kept on the machine that trained it.
 """
 
-from collections.abc import Mapping, Sequence
+import io
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from html import escape
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..drawing import make_figure, save_figure
-from ..metrics import summarise
+from ..metrics import Summary, summarise
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
 from .config import TITLES
-from .experiment import Experiment, Item
-from .panels import Line, Panel, learning_curves, make_panels, of_model, relative_change, shows_change, signed_percent
+from .experiment import Item
 from .records import Record
+from .tables import Line, Panel, make_panels, relative_change, signed_percent
 
 COLOURS = {
     "convnet": "#4477aa",
@@ -66,113 +70,120 @@ MARKERS = {
 }
 STYLES = ("-", "--", ":")  # of the panels that are drawn into one
 FORMATS = ("png", "svg")
-FEW = 20  # tests of a run that are marked on its line
+FEW = 20  # values of a line that have a mark and a bar each; more have a band
 LETTERS = 50  # that fit under an axis
 GAP = 1  # pixels between two filters
 COLUMNS = 10  # of filters and of samples
 SHOWN = 100  # filters, the first ones and not the best
+WIDTH, HEIGHT = 4.6, 4.2  # inches of a part on a page, which a phone can show
+ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # numbers on a colour: not black and white, which follow the page
+
+Draw = Callable[[Any], None]  # into an axis
 
 
 def draw(item: Item, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
     """Draw the figure of an item into a folder, in every format."""
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
-    if isinstance(item, Experiment) and item.is_table:
-        draw_errors(records, item.paper, item.title, item.claim, paths)
-    else:
-        draw_panels(make_panels(item, records), item.title, item.claim, paths)
+    draw_panels(make_panels(item, records), item.title, item.claim, paths)
     return paths
 
 
-def draw_errors(
-    records: Sequence[Record], paper: Mapping[str, Sequence[float]], title: str, claim: str, paths: Sequence[Path]
-) -> None:
-    """The errors of the methods beside the paper's, and where networks were tested on the way, those against the epoch.
-
-    The control on pixels is left out of the bars beside others, which its error would make small.
-    """
-    models = [name for name in TITLES if any(record.model == name for record in records)]
-    learned = learning_curves(records)
-    figure = make_figure(11.5 if learned else 7.0, 4.8)
-    bars, *curves = figure.subplots(1, 1 + bool(learned), squeeze=False).flat
-    shown = [model for model in models if model != "pixels"] or models
-    _error_bars(bars, {model: [record.error for record in of_model(records, model)] for model in shown}, paper)
-    for axis in curves:
-        _error_curves(axis, learned)
-    save_figure(figure, title, claim, paths)
-
-
-def _error_bars(axis: Any, errors: Mapping[str, Sequence[float]], paper: Mapping[str, Sequence[float]]) -> None:
-    """A bar for each method with the deviation of its folds, and the paper's under it."""
-    for place, (model, values) in enumerate(errors.items()):
-        ours = summarise(values)
-        both = [(ours.mean, ours.std or 0.0, {"color": COLOURS[model]}, f"{ours.mean:.2f} (n = {ours.n})")]
-        if model in paper:
-            mean, *std = paper[model]
-            style = {"color": "white", "edgecolor": COLOURS[model], "hatch": "///"}
-            both.append((mean, std[0] if std else 0.0, style, f"{mean:.2f} (paper)"))
-        height = 0.8 / len(both)
-        for row, (mean, spread, style, label) in enumerate(both):
-            at = place + (row - (len(both) - 1) / 2) * height
-            axis.barh(at, mean, height, xerr=spread, capsize=2, **style)
-            axis.text(mean + spread, at, f"  {label}", va="center", fontsize=7)
-    axis.set_yticks(range(len(errors)), [TITLES[model] for model in errors])
-    axis.invert_yaxis()
-    axis.margins(x=0.25)  # room for the numbers
-    axis.set(xlabel="test error (%), mean ± std")
-    axis.grid(alpha=0.3, axis="x")
-
-
-def _error_curves(axis: Any, tests: Mapping[str, Mapping[int, Sequence[float]]]) -> None:
-    """Test error against the epoch, one line per network: the mean over its runs, and their range."""
-    for model, errors in tests.items():
-        marker = "o" if len(errors) <= FEW else None
-        means = [fmean(values) for values in errors.values()]
-        axis.plot(list(errors), means, color=COLOURS[model], label=TITLES[model], marker=marker, markersize=4)
-        low, high = ([end(values) for values in errors.values()] for end in (min, max))
-        axis.fill_between(list(errors), low, high, color=COLOURS[model], alpha=0.15, linewidth=0)
-    axis.set(xlabel="epoch", ylabel="test error (%), mean and range over folds", yscale="log")
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter("{x:g}")
-    axis.grid(alpha=0.3, which="both")
-    _legend(axis)
-
-
 def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
-    """All panels of an item; beside a single panel of errors, their change against the baseline."""
-    compare = shows_change(panels)
-    groups: dict[object, list[Panel]] = {}
-    for number, panel in enumerate(panels):
-        groups.setdefault(panel.group or number, []).append(panel)
-    count = len(groups) + compare
+    """Write all parts of a figure side by side, in the formats that the endings of the paths name."""
+    parts = make_parts(panels)
+    count = len(parts)
     columns = min(count, 2 if count == 4 else 3)
     rows = -(-count // columns)
     figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.6 * rows)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for drawn, axis in zip(groups.values(), axes, strict=False):
-        for panel, style in zip(drawn, STYLES, strict=False):
-            {"lines": _lines, "bars": _marks, "shares": _shares}[panel.kind](axis, panel, style)
-        if len(drawn) == 1 and drawn[0].title:
-            axis.set_title(drawn[0].title, fontsize=9)
-    if compare:
-        _changes(axes[1], panels[0])
+    for (_, draw), axis in zip(parts, axes, strict=False):
+        draw(axis)
     for axis in axes[count:]:
         axis.set_axis_off()
     save_figure(figure, title, claim, paths)
 
 
+def draw_inline(panels: Sequence[Panel], name: str) -> list[str]:
+    """Each part of a figure as an `<svg>` element of a page, which may be light or dark.
+
+    Black and white are the colours of the page, `currentColor` and `--back`. Of a model's colour the page takes the
+    share `--ink`, the rest is white.
+
+    Args:
+        panels: what is drawn.
+        name: of the figure; two figures of a page have different ones, so that no element has the id of another.
+    """
+    from matplotlib import rc_context
+
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    ours = re.compile("|".join(sorted(set(COLOURS.values()))))
+    drawn = []
+    for number, (about, draw) in enumerate(make_parts(panels)):
+        figure, stream = make_figure(WIDTH, HEIGHT), io.StringIO()
+        draw(figure.subplots())
+        with rc_context({"svg.hashsalt": f"{name} {number}", "svg.fonttype": "none"}):
+            figure.savefig(stream, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
+        text = stream.getvalue().partition("<svg ")[2]
+        text = re.sub(r'<g id="[^"]*"', "<g", text)
+        text = text.replace("#000000", "currentColor").replace("#ffffff", "var(--back)")
+        text = ours.sub(r"color-mix(in srgb, \g<0> var(--ink), white)", text)
+        drawn.append(f'<svg role="img" aria-label="{escape(about)}" {text}')
+    return drawn
+
+
+def make_parts(panels: Sequence[Panel]) -> list[tuple[str, Draw]]:
+    """What is drawn into each axis, with a name: a panel, or those of a group; beside a single one, its changes."""
+    groups: dict[object, list[Panel]] = {}
+    for number, panel in enumerate(panels):
+        groups.setdefault(panel.group or number, []).append(panel)
+    parts: list[tuple[str, Draw]] = [(_about(drawn), partial(_draw_group, panels=drawn)) for drawn in groups.values()]
+    if len(panels) == 1 and panels[0].kind == "lines" and panels[0].compared:
+        parts.append((_about(panels, f" vs {panels[0].baseline_title}"), partial(_changes, panel=panels[0])))
+    return parts
+
+
+def _about(panels: Sequence[Panel], suffix: str = "") -> str:
+    return "; ".join(": ".join(filter(None, (p.title, f"{p.y}{suffix} against {p.x}"))) for p in panels)
+
+
+def _draw_group(axis: Any, panels: Sequence[Panel]) -> None:
+    for panel, style in zip(panels, STYLES, strict=False):
+        if panel.kind == "lines":
+            _lines(axis, panel, style)
+        else:
+            {"bars": _marks, "shares": _shares, "methods": _methods}[panel.kind](axis, panel)
+    if len(panels) == 1 and panels[0].title:
+        axis.set_title(panels[0].title, fontsize=9)
+
+
+def _methods(axis: Any, panel: Panel) -> None:
+    """A bar for each method with the deviation of its folds, and the paper's under it."""
+    for place, (line, x) in enumerate(zip(panel.lines, panel.xs, strict=True)):
+        ours, colour = summarise(list(line.values[x].values())), COLOURS[line.model]
+        both = [(ours.mean, ours.std or 0.0, {"color": colour}, f"{ours.mean:.2f} (n = {ours.n})")]
+        if x in panel.paper:
+            mean, *std = panel.paper[x]
+            hollow = {"color": "none", "edgecolor": colour, "hatch": "///"}
+            both.append((mean, std[0] if std else 0.0, hollow, f"{mean:.2f} (paper)"))
+        height = 0.8 / len(both)
+        for row, (mean, spread, kind, label) in enumerate(both):
+            at = place + (row - (len(both) - 1) / 2) * height
+            axis.barh(at, mean, height, xerr=spread, capsize=2, **kind)
+            axis.annotate(label, (mean + spread, at), (4, 0), textcoords="offset points", va="center", fontsize=7)
+    axis.set_yticks(range(len(panel.lines)), _labels(panel))
+    axis.invert_yaxis()
+    axis.margins(x=0.35)  # room for the numbers
+    axis.set(xlabel=f"{panel.y}, mean ± std")
+    axis.grid(alpha=0.3, axis="x")
+
+
 def _lines(axis: Any, panel: Panel, style: str) -> None:
     layer = f", {panel.title.partition(':')[0]}" if panel.group else ""
     for line in panel.lines:
-        xs = [x for x in panel.xs if x in line.values]
-        found = [summarise(list(line.values[x].values())) for x in xs]
-        repeats = sorted({summary.n for summary in found})
-        axis.errorbar(
-            xs,
-            [summary.mean for summary in found],
-            [summary.std or 0 for summary in found],
-            label=f"{line.title}{layer}" if layer else f"{line.title} (n = {' / '.join(map(str, repeats))})",
-            **{**_style(line), "linestyle": style},
-        )
+        found = {x: summary for x in panel.xs if (summary := line.at(x))}
+        repeats = " / ".join(map(str, sorted({summary.n for summary in found.values()})))
+        label = f"{line.title}{layer}" if layer else f"{line.title} (n = {repeats})"
+        _curve(axis, line, found, label=label, linestyle=style)
     axis.set(xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
     if panel.log_y:
         axis.set_yscale("log")
@@ -185,15 +196,29 @@ def _lines(axis: Any, panel: Panel, style: str) -> None:
     _legend(axis, panel.log_x)
 
 
+def _curve(axis: Any, line: Line, found: dict[float, Summary], **look: Any) -> None:
+    """Means with their deviations, by x: a mark and a bar each, or a band where they are many."""
+    xs, means = list(found), [summary.mean for summary in found.values()]
+    spread = [summary.std or 0.0 for summary in found.values()]
+    if len(xs) <= FEW:
+        axis.errorbar(xs, means, spread, **{**_style(line), **look})
+        return
+    axis.plot(xs, means, color=COLOURS[line.model], linewidth=1.5, **look)
+    low, high = ([mean + sign * std for mean, std in zip(means, spread, strict=True)] for sign in (-1, 1))
+    axis.fill_between(xs, low, high, color=COLOURS[line.model], alpha=0.15, linewidth=0)
+
+
 def _changes(axis: Any, panel: Panel) -> None:
     """Error against the baseline in percent: over all repeats, and the deviation between repeats."""
     for line in panel.compared:
-        found = {x: panel.pairs(line, x) for x in panel.xs}
-        xs = [x for x in panel.xs if found[x]]
-        spread = [summarise([relative_change(a, b) for a, b in found[x]]).std or 0 for x in xs]
+        found = {}
+        for x in panel.xs:
+            if (change := panel.change(line, x)) is not None:
+                spread = summarise([relative_change(a, b) for a, b in panel.pairs(line, x)])
+                found[x] = Summary(change, spread.std, spread.n)
         mean = panel.mean_change(line)
         label = f"{line.title}: {signed_percent(mean, 0)} on average" if mean is not None else line.title
-        axis.errorbar(xs, [panel.change(line, x) for x in xs], spread, label=label, **_style(line))
+        _curve(axis, line, found, label=label)
     axis.axhline(0, color=COLOURS[panel.baseline], linewidth=1)
     axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} vs {panel.baseline_title} (%), ± std")
     axis.grid(alpha=0.3)
@@ -201,7 +226,7 @@ def _changes(axis: Any, panel: Panel) -> None:
     _legend(axis, panel.log_x)
 
 
-def _marks(axis: Any, panel: Panel, style: str) -> None:
+def _marks(axis: Any, panel: Panel) -> None:
     """A mark with its deviation for each value where x is no quantity; labels that do not fit below stand at the side.
 
     Not bars: those begin at 0, and hide a difference that is small beside the values.
@@ -232,7 +257,7 @@ def _marks(axis: Any, panel: Panel, style: str) -> None:
     _legend(axis)
 
 
-def _shares(axis: Any, panel: Panel, style: str) -> None:
+def _shares(axis: Any, panel: Panel) -> None:
     """Each column adds up to 100 %: a map of the means."""
     means = [[summary.mean if (summary := line.at(x)) else 0.0 for x in panel.xs] for line in panel.lines]
     image = axis.imshow(means, origin="lower", cmap="magma_r", aspect="auto", vmin=0)
@@ -240,7 +265,7 @@ def _shares(axis: Any, panel: Panel, style: str) -> None:
     most = max(max(row) for row in means)
     for row, values in enumerate(means):
         for column, value in enumerate(values):
-            colour = "white" if value > most / 2 else "black"
+            colour = ON_DARK if value > most / 2 else ON_LIGHT
             axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
     axis.set_xticks(range(len(panel.xs)), _labels(panel))
     axis.set_yticks(range(len(panel.lines)), [line.title for line in panel.lines])
@@ -317,14 +342,7 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
         samples: (N, height, width) in [0, 1], as `train_unsupervised` draws them.
         title: above both.
         paths: their endings name the formats, such as `.png`.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        ValueError: there is nothing to draw.
     """
-    for name, tiles in (("filters", filters), ("samples", samples)):
-        if tiles.dim() != 3 or 0 in tiles.shape:
-            raise ValueError(f"`{name}` must be of shape (N, height, width), none of them 0, got {tuple(tiles.shape)}")
     largest = filters.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(filters.dtype).tiny)
     panels = [
         ("filters", tile(filters / largest, COLUMNS, 0.0), "RdBu_r", -1),
@@ -340,9 +358,6 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
 
 def tile(images: Tensor, columns: int, frame: float) -> Tensor:
     """Lay images (N, H, W) out in rows, a line of the value `frame` between them; the last row is filled with it."""
-    count, height, width = images.shape
-    rows = -(-count // columns)
-    sheet = torch.full((rows * columns, height + GAP, width + GAP), frame, dtype=images.dtype, device=images.device)
-    sheet[:count, :height, :width] = images
-    lines = sheet.view(rows, columns, height + GAP, width + GAP).transpose(1, 2)
-    return lines.reshape(rows * (height + GAP), -1)[:-GAP, :-GAP]
+    framed = F.pad(images, (0, GAP, 0, GAP, 0, -len(images) % columns), value=frame)
+    rows = framed.unflatten(0, (-1, columns)).transpose(1, 2)  # (rows, height, columns, width)
+    return rows.flatten(2).flatten(0, 1)[:-GAP, :-GAP]

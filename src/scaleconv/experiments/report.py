@@ -1,31 +1,36 @@
-"""The outcome of an item, all from records: on the terminal, beside the records, and in the documents.
+"""The outcome of an item, all from records: on the terminal, beside the records, in the documents and on one page.
 
 `docs/reproduction.md` and `docs/field.md` keep their prose: only the text between `<!-- begin NAME -->` and
 `<!-- end NAME -->` is replaced. NAME is an item, for its table and figure, or `claims`, for the list of what the paper
-says, and whether ours is the same, better or worse.
+says, and whether ours is the same, better or worse. The page for a browser is `templates/report.html`, one file that
+needs no other and no network.
 """
 
+import base64
 import json
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
-from ..data.files import check_writable
+from .. import __version__
+from ..data.atomic import check_writable
 from ..data.progress import watched
 from ..models import LATER
 from ..table import Table, terminal_width, wrapped
-from .claims import check_claims
+from .claims import BETTER, SAME, WORSE, check_claims
 from .config import RBMS, TITLES
 from .experiment import Experiment, Item
 from .explanation import draw_predictions
-from .figures import draw, draw_learned_filters
+from .figures import draw, draw_inline, draw_learned_filters
 from .items import ITEMS, folder_name, load_item
-from .panels import signed_percent
 from .records import Record, read_records, writing
-from .tables import csv_text, make_rows, make_tables, summaries
+from .tables import csv_text, make_panels, make_rows, make_tables, of_model, signed_percent, summaries
 
 PAGE = "reproduction.md"
 OTHER_PAGES = ("field.md",)  # filled where they are there
@@ -34,11 +39,16 @@ UNDECIDED = "not yet"  # where no verdict can be given
 
 def print_tables(item: Item, records: Sequence[Record]) -> None:
     """Print the tables and the notes under them, as wide as the terminal."""
-    width = terminal_width()
     tables = make_tables(item, records)
-    heading = [] if len(tables) == 1 and tables[0].title == item.title else [wrapped(item.title, width)]
-    notes = [wrapped(note, width) for note in footnotes(item, records)]
-    print("\n\n".join([*heading, *(table.text(width) for table in tables), "\n".join(notes)]))
+    heading = "" if len(tables) == 1 and tables[0].title == item.title else item.title
+    print(terminal_text(tables, footnotes(item, records), heading))
+
+
+def terminal_text(tables: Sequence[Table], notes: Sequence[str], heading: str = "") -> str:
+    """Tables and the notes under them, as wide as the terminal."""
+    width = terminal_width()
+    blocks = [wrapped(heading, width), *(table.text(width) for table in tables)]
+    return "\n\n".join([*blocks[not heading :], "\n".join(wrapped(note, width) for note in notes)])
 
 
 def print_json(item: Item, records: Sequence[Record]) -> None:
@@ -48,11 +58,15 @@ def print_json(item: Item, records: Sequence[Record]) -> None:
 
 def markdown(item: Item, records: Sequence[Record]) -> str:
     """The tables of an item as Markdown, with the notes under them."""
-    blocks = []
-    for table in make_tables(item, records):
-        heading = [] if table.title == item.title else [f"**{table.title}**", ""]
-        blocks.append("\n".join([*heading, table.markdown()]))
+    blocks = markdown_blocks(make_tables(item, records), item.title)
     return "\n".join(["\n\n".join(blocks), "", *footnotes(item, records), ""])
+
+
+def markdown_blocks(tables: Sequence[Table], heading: str = "") -> list[str]:
+    """Tables as Markdown, each under its title, unless that is the heading of them all."""
+    return [
+        f"**{table.title}**\n\n{table.markdown()}" if table.title != heading else table.markdown() for table in tables
+    ]
 
 
 @singledispatch
@@ -134,7 +148,7 @@ def _scene_notes(records: Sequence[Record]) -> list[str]:
 
 
 def _run_notes(records: Sequence[Record]) -> list[str]:
-    """Parameters of the networks of the later literature, and what a run costs at the cheapest and dearest point."""
+    """Parameters of the networks of the later literature, and the seconds of a run at the fastest and slowest point."""
     times: dict[str, dict[str, list[float]]] = {}
     for record in records:
         if record.model in LATER:
@@ -347,3 +361,126 @@ def _replace(text: str, name: str, content: str, page: Path) -> str:
     if not pattern.search(text):
         raise ValueError(f"{page} must have the markers {begin} and {end}")
     return pattern.sub(lambda _: f"{begin}\n{content}\n{end}", text)
+
+
+def write_html(results: Path, figures: Path, path: Path, preset: str = "paper") -> Path:
+    """Write the page for a browser and return its path.
+
+    Args:
+        results: directory of the records.
+        figures: where `scaleconv report` keeps the pictures that are drawn from weights.
+        path: the file.
+        preset: `paper` or `quick`.
+    """
+    text = html_page(read_recorded(results, preset), figures, preset)
+    with writing(path) as part:
+        part.write_text(text, encoding="utf-8")
+    return path
+
+
+def html_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
+    """The page as text; the same records give the same page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    recorded = [each for each in found if each.folder]
+    if not recorded:
+        raise ValueError(f"`results` must hold records of the preset {preset}: run `scaleconv reproduce` first")
+    claims = claims_table(recorded)
+    environment = Environment(
+        loader=PackageLoader("scaleconv.experiments"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("report.html").render(
+        version=__version__,
+        preset=preset,
+        count=sum(len(each.records) for each in recorded),
+        claims=claims,
+        verdicts=(SAME, BETTER, WORSE),
+        counts=sorted(Counter(row[-1] for row in claims.rows).items()),
+        sections=[_section(each, figures) for each in watched(recorded, "drawing figures", len(recorded))],
+        provenance=provenance_table(recorded),
+        missing=[each.item.item for each in found if not each.folder],
+    )
+
+
+def _section(each: Recorded, figures: Path) -> dict[str, Any]:
+    """What the page says about an item."""
+    item, records = each.item, each.records
+    is_table = isinstance(item, Experiment) and item.is_table
+    return {
+        "item": item,
+        "command": command(each),
+        "is_table": is_table,
+        "tables": [*make_tables(item, records), *([training_cost_table(records)] if is_table else [])],
+        "figures": draw_inline(make_panels(item, records), item.item),
+        "notes": footnotes(item, records),
+        "pictures": {
+            alt: base64.b64encode(path.read_bytes()).decode() for path, alt in _learned_pictures(each, figures).items()
+        },
+        "draws_learned": draws_learned(item),
+    }
+
+
+def _learned_pictures(each: Recorded, figures: Path) -> dict[Path, str]:
+    """The pictures beside the records; of the paper's size those of the documents, where they are kept."""
+    item, folder = each.item, each.folder or figures
+    beside = pictures(item, folder, "filters") | pictures(item, folder, item.item)
+    return beside or (pictures(item, figures, item.item) if folder.name == item.item else {})
+
+
+def training_cost_table(records: Sequence[Record]) -> Table:
+    """Of each method, how much it learns and how long that takes."""
+    rows = []
+    for model in (name for name in TITLES if of_model(records, name)):
+        runs = of_model(records, model)
+        seconds = median(run.seconds / run.runs_together for run in runs)
+        parameters = joined(f"{run.parameters:,}" for run in runs)
+        rows.append((TITLES[model], parameters, f"{seconds:.3g}", f"{fmean(len(run.history) for run in runs):.0f}"))
+    return Table("Cost of training", ("method", "parameters", "device seconds of a run", "epochs"), rows)
+
+
+def provenance_table(recorded: Sequence[Recorded]) -> Table:
+    """The records behind each item: how many, where, and with what they were made."""
+    rows = []
+    for each in recorded:
+        made = [record.environment for record in each.records]
+        versions = [joined(entry.get(name) or "–" for entry in made) for name in ("device", "torch", "numpy", "python")]
+        commits = joined(str(entry.get("commit") or "–")[:10] for entry in made)
+        folder = each.folder.name if each.folder else "–"
+        rows.append((each.item.item, folder, str(len(each.records)), *versions, commits))
+    return Table("", ("item", "folder", "records", "device", "PyTorch", "NumPy", "Python", "commit"), rows)
+
+
+def command(each: Recorded) -> str:
+    """The command that makes these records, from what they say: what differs from the item's file is an option.
+
+    Settings that differ from point to point cannot be given on a command line, and are named in a comment.
+    """
+    item, records = each.item, each.records
+    words = ["scaleconv", "reproduce", item.item, "--preset", str(getattr(item, "preset", "paper"))]
+    comment = ""
+    if isinstance(item, Experiment):
+        models = [model for model in item.models if of_model(records, model)]
+        folds = sorted({record.fold for record in records})
+        words += [] if len(models) == len(item.models) else ["--models", ",".join(models)]
+        words += [] if folds == sorted(item.folds) else ["--folds", ",".join(map(str, folds))]
+        for key, values in sorted(_changed(item, records).items()):
+            if len(values) == 1:
+                words += ["--set", f"{key}={values[0]}"]
+            else:
+                comment += f"  # {key} by point: {', '.join(values)}"
+    if each.folder and each.folder.name != item.item:
+        words += ["--name", each.folder.name]
+    return shlex.join(words) + comment
+
+
+def _changed(item: Experiment, records: Sequence[Record]) -> dict[str, list[str]]:
+    """The settings in which records differ from those of the item, and the values that they have there, as JSON."""
+    points = {point.name: point.settings for point in item.points}
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        now = points[record.point].of_result(record.model) if record.point in points else {}
+        for section, values in record.config.items():
+            for name, value in values.items():
+                if name in now.get(section, {}) and value != now[section][name]:
+                    found.setdefault(f"{section}.{name}", {})[json.dumps(value)] = None
+    return {key: list(values) for key, values in found.items()}

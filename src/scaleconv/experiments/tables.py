@@ -1,44 +1,314 @@
-"""Tables from records: for a terminal, as Markdown, as CSV and as JSON. No number is typed in here.
+"""From records to panels, and from panels to tables: for a terminal, as Markdown, as CSV and as JSON.
 
-Table 1 has a row per method, ours beside the paper's numbers. A curve has a row per x and a column per line.
+A panel has an axis and lines; a line has, at each x, one value per repeat. Tables list panels, figures draw them and
+claims are checked on them. A table of methods, as Table 1 is, has a row per method, ours beside the paper's numbers. No
+number is typed in here.
 """
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import singledispatch
+from statistics import fmean, median
 from typing import Any
 
-from ..metrics import MOST_PAIRS, Summary, sign_flip_test, summarise
+from ..metrics import MOST_PAIRS, Summary, relative_reduction, sign_flip_test, summarise
 from ..models import UNSUPERVISED
 from ..table import Table
 from .config import TITLES
 from .experiment import Experiment, Item
-from .panels import Panel, Repeat, make_panels, model_summaries, relative_change, signed_percent
 from .records import Record
 
 METHOD_COLUMNS = (
-    "model",
-    "paper_mean",
-    "paper_std",
-    "mean",
-    "std",
-    "n",
-    "error_change_percent",
-    "p",
-    "seconds_per_epoch",
+    *("model", "paper_mean", "paper_std", "mean", "std", "n"),
+    *("error_change_percent", "p", "seconds_per_epoch"),
 )
-MOST_ROWS = 16  # of a table of a curve
 PANEL_COLUMNS = ("panel", "quantity", "model", "line", "axis", "x", "label", "mean", "std", "n", "error_change_percent")
+MOST_ROWS = 16  # of a table of a curve
+
+Repeat = tuple[int, int]  # fold and seed
+ByRepeat = Mapping[Repeat, float]
+Values = dict[float, dict[Repeat, float]]  # by x
+
+
+def mean_and_std(found: Summary) -> str:
+    """A value of a curve as text; numbers that were counted do not vary."""
+    return f"{found.mean:.2f}" + (f" ± {found.std:.2f}" if found.std else "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method in a panel.
+
+    Attributes:
+        model: decides the colour.
+        title: in the legend and above the column.
+        values: by x and repeat.
+        control: drawn in the background, and not compared with the baseline.
+    """
+
+    model: str
+    title: str
+    values: Values
+    control: bool = False
+
+    def at(self, x: float) -> Summary | None:
+        repeats = self.values.get(x)
+        return summarise(list(repeats.values())) if repeats else None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines over one axis.
+
+    Attributes:
+        title: distinguishes it from the other panels; empty if there is one.
+        x, y: what the axes are.
+        lines: in the order of `TITLES` or of what is measured.
+        labels: for values of x that are not to be read as numbers.
+        kind: `lines`, `bars`, `shares` (lines that add up to 100 %) or `methods` (each line has one value of x).
+        baseline: the model that others are compared with; empty if none is.
+        log_x, log_y: axes.
+        group: panels of one group are drawn into one, each with a line style of its own.
+        write: a value as text.
+        paper: by x, what the paper states: a mean and, if it has one, a standard deviation.
+    """
+
+    title: str
+    x: str
+    y: str
+    lines: list[Line]
+    labels: dict[float, str] = field(default_factory=dict)
+    kind: str = "lines"
+    baseline: str = ""
+    log_x: bool = False
+    log_y: bool = False
+    group: str = ""
+    write: Callable[[Summary], str] = mean_and_std
+    paper: dict[float, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def xs(self) -> list[float]:
+        return sorted({x for line in self.lines for x in line.values})
+
+    @property
+    def compared(self) -> list[Line]:
+        """The lines that are compared with the baseline."""
+        return [line for line in self.lines if self.baseline and line.model != self.baseline and not line.control]
+
+    @property
+    def baseline_title(self) -> str:
+        return next((line.title for line in self.lines if line.model == self.baseline), self.baseline)
+
+    def label(self, x: float) -> str:
+        return self.labels.get(x) or f"{x:g}"
+
+    def means(self, line: Line) -> dict[Repeat, float]:
+        """The mean of a line over all x, for each repeat that has every x."""
+        return mean_over_points({x: line.values.get(x, {}) for x in self.xs})
+
+    def pairs(self, line: Line, x: float) -> list[tuple[float, float]]:
+        """The values of a line and of the baseline at x, for each repeat that both have."""
+        base = next((other.values.get(x, {}) for other in self.lines if other.model == self.baseline), {})
+        return [(value, base[repeat]) for repeat, value in line.values.get(x, {}).items() if base.get(repeat)]
+
+    def change(self, line: Line, x: float) -> float | None:
+        """A line against the baseline at x in percent, below 0 where it is lower; over the repeats that both have."""
+        pairs = self.pairs(line, x)
+        return relative_change(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if pairs else None
+
+    def mean_change(self, line: Line) -> float | None:
+        """The mean of the changes over all x; None where one is missing, since some x are harder than others."""
+        found = [value for x in self.xs if (value := self.change(line, x)) is not None]
+        return fmean(found) if found and len(found) == len(self.xs) else None
+
+
+def mean_over_points(values: Mapping[float, ByRepeat]) -> dict[Repeat, float]:
+    """For each repeat that has every point, since some points are harder than others.
+
+    Example:
+        >>> mean_over_points({1.0: {(0, 0): 2.0, (1, 0): 3.0}, 2.0: {(0, 0): 4.0}})
+        {(0, 0): 3.0}
+    """
+    whole = set.intersection(*(set(repeats) for repeats in values.values())) if values else set()
+    return {repeat: fmean(repeats[repeat] for repeats in values.values()) for repeat in sorted(whole)}
+
+
+def paired(
+    ours: ByRepeat, base: ByRepeat, combine: Callable[[float, float], float] = lambda a, b: a - b
+) -> dict[Repeat, float]:
+    """The difference, or another combination, for each repeat that both have."""
+    return {repeat: combine(value, base[repeat]) for repeat, value in ours.items() if repeat in base}
+
+
+def relative_change(value: float, baseline: float) -> float:
+    """A value against the baseline in percent: −10 where it is a tenth lower."""
+    return -relative_reduction(value, baseline)
+
+
+@singledispatch
+def make_panels(item: Any, records: Sequence[Record]) -> list[Panel]:
+    """The panels of an item."""
+    raise TypeError(f"`item` must be of a class with panels, got {type(item).__name__}")
+
+
+@make_panels.register
+def _panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    if item.is_table:
+        return _method_panels(item, records)
+    kind = item.settings.measure.kind
+    if not kind:
+        return [_model_panel(item, records, "", "")]
+    arrange = ARRANGED.get(kind, _panel_per_series)
+    if len(item.points) == 1:
+        return arrange(item, records)
+    # What is measured has an axis of its own, so every point has panels of its own.
+    return [
+        replace(panel, title=": ".join(part for part in (point.title, panel.title) if part))
+        for point in item.points
+        if (of_point := [record for record in records if record.point == point.name])
+        for panel in arrange(item, of_point)
+    ]
+
+
+def _method_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    """The errors of the methods beside the paper's; and by epoch, those of networks that were tested in several.
+
+    The control on pixels is left out beside others, which its error would make small.
+    """
+    models = _models(records)
+    shown = dict(enumerate([model for model in models if model != "pixels"] or models))
+    errors = run_errors(records)
+    lines = [Line(model, TITLES[model], {float(place): errors[model]}) for place, model in shown.items()]
+    labels = {float(place): TITLES[model] for place, model in shown.items()}
+    paper = {float(place): item.paper[model] for place, model in shown.items() if model in item.paper}
+    panels = [Panel("", "method", item.figure.y, lines, labels, "methods", paper=paper)]
+    tests = {model: _tests(of_model(records, model)) for model in models}
+    if curves := [Line(model, TITLES[model], values) for model, values in tests.items() if len(values) > 1]:
+        panels.append(Panel("during training", "epoch", item.figure.y, curves, log_y=True))
+    return panels
+
+
+def _tests(runs: Sequence[Record]) -> Values:
+    """The test errors by epoch, at the epochs in which all runs were tested."""
+    found: Values = {}
+    for run in runs:
+        for entry in run.history:
+            if entry.test_error is not None:
+                found.setdefault(float(entry.epoch), {})[run.fold, run.seed] = entry.test_error
+    return {epoch: errors for epoch, errors in sorted(found.items()) if len(errors) == len(runs)}
+
+
+def _panel_per_series(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    """A panel for each series, in the order of the records; its title is the part of the name after the last dot."""
+    names = list(dict.fromkeys(name for record in records for name in record.series))
+    return [_model_panel(item, records, name, name.rpartition(".")[2] if len(names) > 1 else "") for name in names]
+
+
+def _test_scale_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    return [_model_panel(item, records, "test_error", "")]
+
+
+def _equivariance_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    """Not compared in percent: where nothing is rescaled both are 0."""
+    return [replace(panel, baseline="") for panel in _panel_per_series(item, records)]
+
+
+def _invariance_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    """Bars for each layer, trained and before training."""
+    lines = []
+    for name, suffix in (("trained", ""), ("random", ", random weights")):
+        for model in _models(records):
+            values = series_values(of_model(records, model), name)
+            lines.append(Line(model, f"{TITLES[model]}{suffix}", values, control=name == "random"))
+    layers = enumerate(item.settings.measure.layers, start=1)
+    labels = {float(number): name.partition(".")[2] for number, name in layers}
+    return [Panel("", item.figure.x, item.figure.y, lines, labels, kind="bars")]
+
+
+def _winner_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    """A panel per layer; its lines are the levels."""
+    names = list(dict.fromkeys(name for record in records for name in record.series))
+    panels = []
+    for layer in dict.fromkeys(name.rpartition(" ")[0] for name in names):
+        levels = [name for name in names if name.rpartition(" ")[0] == layer]
+        lines = [Line("si_convnet", f"×{name.rpartition(' ')[2]}", series_values(records, name)) for name in levels]
+        panels.append(Panel(layer.partition(".")[2], item.figure.x, item.figure.y, lines, kind="shares"))
+    return panels
+
+
+# Measures whose series are not simply one panel each.
+ARRANGED: dict[str, Callable[[Experiment, Sequence[Record]], list[Panel]]] = {
+    "test_scales": _test_scale_panels,
+    "invariance": _invariance_panels,
+    "winners": _winner_panels,
+    "equivariance": _equivariance_panels,
+    "consistency": _equivariance_panels,
+}
+
+
+def _model_panel(item: Experiment, records: Sequence[Record], series: str, title: str) -> Panel:
+    """A line per model: the values of a series, or the test errors by point if none is named."""
+    lines = [Line(model, TITLES[model], series_values(of_model(records, model), series)) for model in _models(records)]
+    labels = {} if series else {record.x: record.label for record in records if record.x is not None and record.label}
+    axes = item.figure
+    return Panel(title, axes.x, axes.y, lines, labels, axes.kind, item.baseline, log_x=axes.log_x, log_y=axes.log_y)
+
+
+def series_values(records: Sequence[Record], series: str) -> Values:
+    """The values of a series, or the test errors by point if none is named."""
+    values: Values = {}
+    for record in records:
+        repeat = (record.fold, record.seed)
+        if series:
+            found = record.series.get(series)
+            for x, y in zip(found.x, found.y, strict=True) if found else ():
+                values.setdefault(x, {})[repeat] = y
+        elif record.x is not None:
+            values.setdefault(record.x, {})[repeat] = record.error
+    return values
+
+
+def of_model(records: Sequence[Record], model: str) -> list[Record]:
+    return [record for record in records if record.model == model]
+
+
+def _models(records: Sequence[Record]) -> list[str]:
+    present = {record.model for record in records}
+    return [model for model in TITLES if model in present]
 
 
 def make_tables(item: Item, records: Sequence[Record]) -> list[Table]:
     """The table of methods, or a table for each panel."""
     if isinstance(item, Experiment) and item.is_table:
-        rows = make_rows(records, item.paper, item.baseline)
-        return [Table(item.title, method_header(item), [cells(row) for row in rows])]
+        header = ("method", "paper", "ours", "n", f"error vs {TITLES[item.baseline]}", "p", "s / epoch")
+        return [Table(item.title, header, [cells(row) for row in make_rows(records, item.paper, item.baseline)])]
     return [panel_table(panel) for panel in make_panels(item, records)]
+
+
+def panel_table(panel: Panel) -> Table:
+    """A row per x with each line and its change against the baseline, and one for the mean over all x.
+
+    Of more than `MOST_ROWS` numbers every second, third, … is shown; the CSV file has all.
+    """
+    compared, step = panel.compared, 1 if panel.labels else -(-len(panel.xs) // MOST_ROWS)
+    changes = [f"{line.title}: error vs {panel.baseline_title}" for line in compared]
+    rows = [
+        (
+            panel.label(x),
+            *(panel.write(found) if (found := line.at(x)) else "–" for line in panel.lines),
+            *(signed_percent(panel.change(line, x)) for line in compared),
+        )
+        for x in panel.xs[::step]
+    ]
+    if compared:
+        means = [list(panel.means(line).values()) for line in panel.lines]
+        totals = [f"{fmean(values):.2f}" if values else "–" for values in means]
+        rows.append(("mean", *totals, *(signed_percent(panel.mean_change(line)) for line in compared)))
+    title = ": ".join(part for part in (panel.title, panel.y) if part)
+    shown = f", {len(panel.xs[::step])} of {len(panel.xs)} points" if step > 1 else ""
+    return Table(title + shown, (panel.x, *(line.title for line in panel.lines), *changes), rows)
 
 
 def csv_text(item: Item, records: Sequence[Record]) -> str:
@@ -63,24 +333,22 @@ def csv_text(item: Item, records: Sequence[Record]) -> str:
 
 
 def summaries(item: Item, records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """For each model mean, std and n; for curves of the mean over x, and the same at every point.
+    """For each model mean, std and n; for curves of the mean over x in its first line, and the same at every point.
 
     Repeats that lack a point are left out of the mean; if all do, there is none.
     """
     if isinstance(item, Experiment) and item.is_table:
-        models = sorted({record.model for record in records})
-        return {m: asdict(summarise([record.error for record in records if record.model == m])) for m in models}
-    panels = make_panels(item, records)
-    means = {model: asdict(summary) for model, summary in model_summaries(panels).items()}
+        return {model: asdict(summarise([*errors.values()])) for model, errors in sorted(run_errors(records).items())}
     found: dict[str, dict[str, Any]] = {}
-    for panel in panels:
+    for panel in make_panels(item, records):
         for line in panel.lines:
-            entry = {**means.get(line.model, {"mean": None, "std": None, "n": 0}), "points": []}
-            points = found.setdefault(line.model, entry)["points"]
+            entry = found.setdefault(line.model, {"mean": None, "std": None, "n": 0, "points": []})
+            if not entry["n"] and (whole := list(panel.means(line).values())):
+                entry.update(asdict(summarise(whole)))
             for x in panel.xs:
                 if summary := line.at(x):
                     about = {"panel": panel.title, "quantity": panel.y, "line": line.title, "x": x}
-                    points.append({**about, "label": panel.label(x), **asdict(summary)})
+                    entry["points"].append({**about, "label": panel.label(x), **asdict(summary)})
     return found
 
 
@@ -119,64 +387,31 @@ def run_errors(records: Sequence[Record]) -> dict[str, dict[Repeat, float]]:
 
 def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
     """Rows of the methods that were run, in the order of the paper's table, then those it does not have."""
-    errors = run_errors(records)
-    times: dict[str, list[float]] = {}
-    for record in records:
-        times.setdefault(record.model, []).append(record.seconds_per_epoch / record.runs_together)
-    rows = []
+    errors, rows = run_errors(records), []
     for model in [model for model in (*TITLES, *sorted(set(errors) - set(TITLES))) if model in errors]:
-        ours = errors[model]
-        pairs = [(value, errors[baseline][run]) for run, value in ours.items() if run in errors.get(baseline, {})]
+        base = errors.get(baseline, {})
+        pairs = [(value, base[repeat]) for repeat, value in errors[model].items() if repeat in base]
         alike = (model in UNSUPERVISED) == (baseline in UNSUPERVISED)  # networks are compared with networks only
         compared = alike and model != baseline and any(error > 0 for _, error in pairs)
         rows.append(
             Row(
                 model=model,
                 paper=paper.get(model, ()),
-                ours=summarise(list(ours.values())),
+                ours=summarise(list(errors[model].values())),
                 change=relative_change(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if compared else None,
                 p=sign_flip_test([a - b for a, b in pairs]) if compared and len(pairs) <= MOST_PAIRS else None,
-                seconds=median(times[model]),
+                seconds=median(run.seconds_per_epoch / run.runs_together for run in of_model(records, model)),
             )
         )
     return rows
 
 
-def method_header(experiment: Experiment) -> tuple[str, ...]:
-    return "method", "paper", "ours", "n", f"error vs {TITLES[experiment.baseline]}", "p", "s / epoch"
-
-
 def cells(row: Row) -> tuple[str, ...]:
-    """A row as text, in the order of `method_header`."""
+    """A row of a table of methods as text."""
     spread = f" ± {row.ours.std:.2f}" if row.ours.std is not None else ""
     p = "–" if row.p is None else f"{row.p:.3f}"
     ours = f"{row.ours.mean:.2f}{spread}"
     return row.title, as_stated(row.paper), ours, str(row.ours.n), signed_percent(row.change), p, f"{row.seconds:.2g}"
-
-
-def panel_table(panel: Panel) -> Table:
-    """A row per x with each line and its change against the baseline, and one for the mean over all x.
-
-    Of more than `MOST_ROWS` numbers every second, third, … is shown; the CSV file has all.
-    """
-    compared, step = panel.compared, 1 if panel.labels else -(-len(panel.xs) // MOST_ROWS)
-    changes = [f"{line.title}: error vs {panel.baseline_title}" for line in compared]
-    header = (panel.x, *(line.title for line in panel.lines), *changes)
-    rows = [
-        (
-            panel.label(x),
-            *(mean_and_std(line.at(x)) for line in panel.lines),
-            *(signed_percent(panel.change(line, x)) for line in compared),
-        )
-        for x in panel.xs[::step]
-    ]
-    if compared:
-        totals = {model: f"{summary.mean:.2f}" for model, summary in model_summaries([panel]).items()}
-        means = [signed_percent(panel.mean_change(line)) for line in compared]
-        rows.append(("mean", *(totals.get(line.model, "–") for line in panel.lines), *means))
-    title = ": ".join(part for part in (panel.title, panel.y) if part)
-    shown = f", {len(panel.xs[::step])} of {len(panel.xs)} points" if step > 1 else ""
-    return Table(title + shown, header, rows)
 
 
 def as_stated(paper: Sequence[float]) -> str:
@@ -189,8 +424,14 @@ def as_stated(paper: Sequence[float]) -> str:
     return " ± ".join(f"{value:.2f}" for value in paper) or "–"
 
 
-def mean_and_std(summary: Summary | None) -> str:
-    """A value of a curve as text."""
-    if summary is None:
+def signed_percent(value: float | None, digits: int = 1) -> str:
+    """A change as people read it.
+
+    Example:
+        >>> signed_percent(-12.34), signed_percent(3.0, 0), signed_percent(-0.01), signed_percent(None)
+        ('−12.3 %', '+3 %', '0.0 %', '–')
+    """
+    if value is None:
         return "–"
-    return f"{summary.mean:.2f}" + (f" ± {summary.std:.2f}" if summary.std else "")  # counted numbers do not vary
+    number = f"{value:+.{digits}f}"
+    return f"{number.replace('-', '−') if float(number) else number[1:]} %"
