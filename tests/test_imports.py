@@ -31,6 +31,7 @@ MAY_IMPORT = {
 }
 CORE = ("__init__", "__main__", "_start", "ops", "nn", "models", "metrics", "table")  # torch alone
 OPTIONAL = {"PIL", "matplotlib", "platformdirs", "pooch", "ray"}  # imported where they are used
+DEMO = {"anyio", "starlette", "uvicorn"}  # of the extra `demo`, in its server
 PACKAGES = {"PIL": "pillow"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
 
@@ -69,9 +70,9 @@ def test_what_the_command_imports_is_what_its_extra_installs():
     project = tomllib.loads(PROJECT.read_text())["project"]
     assert [name.partition(">")[0] for name in project["dependencies"]] == ["torch"]
     extras = project["optional-dependencies"]
-    extra = {name.partition(">")[0] for name in (*extras["experiments"], extras["ray"][1])}
+    extra = {name.partition(">")[0] for name in (*extras["experiments"], extras["ray"][1], *extras["demo"][1:])}
     used = set().union(*(third_party(path) for path in FILES)) - {"torch", "triton"}
-    assert used == {*NEEDED, *OPTIONAL}
+    assert used == {*NEEDED, *OPTIONAL, *DEMO}
     assert {PACKAGES.get(name, name) for name in used} == extra
 
 
