@@ -1,6 +1,6 @@
-"""One filter on one image under many transforms: every level, its response, and the level that wins at each position.
+"""Computes what the page shows of a filter: every level, its response, and the level that wins at each position.
 
-A filter is one of a trained network, at any of its convolutions, or a patch that someone drew.
+The filter is one of any convolution of a trained network, or a drawn patch; the image is an example or an upload.
 """
 
 import base64
@@ -35,7 +35,7 @@ TRANSFORMS: dict[str, dict[str, Transform]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of a network, and what comes before it."""
+    """A convolution of a network, and the modules before it."""
 
     title: str
     before: nn.Module
@@ -47,7 +47,7 @@ class Layer:
 
 
 def find_layers(pairs: dict[str, Pair]) -> dict[str, Layer]:
-    """Every convolution of the four networks whose filters the page offers, by name."""
+    """Every convolution of the four networks, by the name of network and layer."""
     networks = {
         "ConvNet": pairs["digits"].plain,
         "SI-ConvNet": pairs["digits"].invariant,
@@ -115,31 +115,31 @@ def as_pixels(image: Tensor) -> Answer:
 
 
 @torch.no_grad()
-def of_network(layer: Layer, number: int, image: Tensor, by: str) -> Answer:
-    """The filter of this number, on what the network makes of an image (H, W) in [0, 1] before the layer.
+def apply_layer(layer: Layer, number: int, image: Tensor, by: str) -> Answer:
+    """The filter of this number on the features that an image (H, W) in [0, 1] has before the layer.
 
     The mean of the image is subtracted, as that of the training pixels is in training.
     """
-    given = layer.before((image - image.mean())[None, None])
+    features = layer.before((image - image.mean())[None, None])
     convolution = layer.convolution
     bias = None if convolution.bias is None else convolution.bias[number : number + 1]
-    return _answer(given, convolution.weight[number : number + 1], bias, by)
+    return _apply(features, convolution.weight[number : number + 1], bias, by)
 
 
 @torch.no_grad()
-def of_patch(patch: Tensor, image: Tensor, by: str) -> Answer:
-    """A drawn patch (K, K) in [0, 1] as the filter; its mean is removed, so that an even area gives no response."""
+def apply_patch(patch: Tensor, image: Tensor, by: str) -> Answer:
+    """A drawn patch (K, K) in [0, 1] as the filter; without its mean, so that a constant area has no response."""
     weight = patch - patch.mean()
-    return _answer(image[None, None], (weight / weight.norm().clamp(min=1e-6))[None, None], None, by)
+    return _apply(image[None, None], (weight / weight.norm().clamp(min=1e-6))[None, None], None, by)
 
 
-def _answer(given: Tensor, weight: Tensor, bias: Tensor | None, by: str) -> Answer:
+def _apply(images: Tensor, weight: Tensor, bias: Tensor | None, by: str) -> Answer:
     transforms = TRANSFORMS[by]
     padding = weight.shape[-1] // 2
     output, winner = ti_conv2d(
-        given, weight, bias, padding=padding, transforms=tuple(transforms.values()), return_winner=True
+        images, weight, bias, padding=padding, transforms=tuple(transforms.values()), return_winner=True
     )
-    levels = [transformed(given, each) for each in transforms.values()]
+    levels = [transform_images(images, each) for each in transforms.values()]
     responses = [F.conv2d(level, weight, bias, padding=padding)[0, 0] for level in levels]
     colours = rendering.level_colours(len(transforms))
     return {
@@ -152,12 +152,12 @@ def _answer(given: Tensor, weight: Tensor, bias: Tensor | None, by: str) -> Answ
     }
 
 
-def transformed(images: Tensor, transform: Transform) -> Tensor:
+def transform_images(images: Tensor, transform: Transform) -> Tensor:
     """Images (N, C, H, W) as the level that `ti_conv2d` convolves under this transform.
 
     Example:
         >>> images = torch.rand(1, 1, 4, 6)
-        >>> torch.equal(transformed(images, rotation(90)), torch.rot90(images, 1, (2, 3)))
+        >>> torch.equal(transform_images(images, rotation(90)), torch.rot90(images, 1, (2, 3)))
         True
     """
     matrix, size = transform.numbers, images.shape[2:]

@@ -45,10 +45,10 @@ def respond(fields: Fields, pairs: Pairs) -> Answer:
     height, width = (number(fields, name, LEAST, SIDE) for name in ("height", "width"))
     image, by = pixels(fields, "pixels", height, width) / 255, choice(fields, "by", TRANSFORMS)
     if "patch" in fields:
-        return filters.of_patch(pixels(fields, "patch", PATCH, PATCH) / 255, image, by)
+        return filters.apply_patch(pixels(fields, "patch", PATCH, PATCH) / 255, image, by)
     layers = filters.find_layers(pairs)
     layer = layers[choice(fields, "layer", layers)]
-    return filters.of_network(layer, number(fields, "filter", 0, layer.filters - 1), image, by)
+    return filters.apply_layer(layer, number(fields, "filter", 0, layer.filters - 1), image, by)
 
 
 def label_scene(fields: Fields, pairs: Pairs) -> Answer:
@@ -81,7 +81,7 @@ def answer_json(path: str, pairs: Pairs, body: bytes) -> Answer:
 def digit(fields: Fields, pair: Pair) -> tuple[Tensor, int | None]:
     """The digit (28, 28) that was drawn; or picked by its index, with its label."""
     if "drawing" in fields:
-        return answers.centred(pixels(fields, "drawing", CANVAS, CANVAS)), None
+        return answers.centre(pixels(fields, "drawing", CANVAS, CANVAS)), None
     index = number(fields, "index", 0, len(pair.digits) - 1)
     return pair.digits[index], int(pair.labels[index])
 
