@@ -381,7 +381,7 @@ def demo(
     --host says otherwise.
     """
     from scaleconv.demo.networks import SHIPPED, load_pairs, train_pairs
-    from scaleconv.demo.server import LOCAL, start
+    from scaleconv.demo.server import LOCAL, PageServer
 
     if train is not None:
         for record in train_pairs(train, device or "cpu"):
@@ -392,7 +392,7 @@ def demo(
         raise ValueError(f"`device` must be given with --train, got {device!r}: the page is answered by the CPU")
     if sys.stderr.isatty():
         typer.echo("loading the networks, which takes a few seconds", err=True)
-    server = start(host, port, load_pairs(networks or SHIPPED))
+    server = PageServer(host, port, load_pairs(networks or SHIPPED))
     typer.echo(f"{server.address}  Open it in a browser; Ctrl-C ends it.")
     if host not in LOCAL:
         typer.echo("everyone who can reach this address can use the page: there is no password", err=True)

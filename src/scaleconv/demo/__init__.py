@@ -1,5 +1,5 @@
 """A page in the browser that shows the layer at work: digits, filters and scenes. It needs no network.
 
-`answers` computes, `rendering` makes pictures of arrays, `limits` checks what the browser sent, `server` serves them
-and the files under `static/`.
+`answers` and `filters` compute, `rendering` makes pictures of arrays, `routes` checks what the browser sent, `server`
+serves the answers and the files under `static/`.
 """

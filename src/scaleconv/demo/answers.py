@@ -1,7 +1,7 @@
-"""What the page shows, computed: from arrays and numbers to pictures and numbers.
+"""Computes what the page shows of digits and scenes: from arrays and numbers to pictures and numbers.
 
-Every function is pure and returns what can be written as JSON. None checks what it is given: `limits` has done that.
-`filters` has the answers of the second tab.
+Every function is pure and returns a dictionary for JSON. `routes` has checked the arguments. `filters` computes the
+second tab.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ BOX, CANVAS = 20, 28  # pixels of a digit and of its image in MNIST
 
 
 def offer(pair: Pair, each: int) -> list[Answer]:
-    """Digits that neither network has seen, so many of each class."""
+    """The first `each` test digits of every class."""
     chosen = [int(index) for label in range(10) for index in (pair.labels == label).nonzero()[:each, 0]]
     return [
         {"index": index, "label": int(pair.labels[index]), "image": rendering.grey(pair.digits[index] / 255)}
@@ -35,7 +35,7 @@ def offer(pair: Pair, each: int) -> list[Answer]:
 
 @torch.no_grad()
 def classify(pair: Pair, digit: Tensor, scale: float) -> Answer:
-    """One digit (28, 28) uint8 at one scale, as both networks see it, and the inside of the invariant one."""
+    """Both networks on a digit (28, 28) uint8 at one scale, and the layers of the invariant one."""
     image = make_scaled(digit.unsqueeze(0), scale, pair.size, truncate="allow")
     confidence, label = pair.plain(image - pair.mean)[0].softmax(0).max(0)
     found = explain(pair.invariant, image - pair.mean)
@@ -59,7 +59,7 @@ def _winners(name: str, view: LayerView) -> Answer:
 
 
 def _levels(view: LayerView) -> Answer:
-    """Of the channel with the strongest output of all, the response of each level; and the levels of an image."""
+    """The response of each level in the channel with the strongest output; level images where they have one channel."""
     colours = dict(zip(view.scales, rendering.level_colours(len(view.scales)), strict=True))
     names = [f"×{level.scale:.2g}" for level in view.levels]
     images = [level.image if len(level.image) == 1 else None for level in view.levels]
@@ -71,27 +71,24 @@ def _levels(view: LayerView) -> Answer:
 
 @torch.no_grad()
 def curve(pair: Pair, digit: Tensor, label: int | None) -> Answer:
-    """At every scale of `SCALES`: the probability that both networks give a class, and the class they name.
+    """Per scale of `SCALES`, the probability of one class and the predicted class, by both networks.
 
-    The class is the digit's label or, where it is not known, what the invariant network names at scale 1.
+    The class is the digit's label. A drawing has none: the invariant network's prediction at scale 1 takes its place.
     """
     images = make_scaled(digit.expand(len(SCALES), -1, -1), torch.tensor(SCALES), pair.size, truncate="allow")
     plain, invariant = (network(images - pair.mean).softmax(1) for network in (pair.plain, pair.invariant))
-    of = int(invariant[SCALES.index(1.0)].argmax()) if label is None else label
-    lines = {"plain": plain, "invariant": invariant}
+    shown = int(invariant[SCALES.index(1.0)].argmax()) if label is None else label
     return {
-        "class": of,
+        "class": shown,
         "known": label is not None,
         "scales": list(SCALES),
-        **{
-            name: {"chances": found[:, of].tolist(), "labels": found.argmax(1).tolist()}
-            for name, found in lines.items()
-        },
+        "plain": {"chances": plain[:, shown].tolist(), "labels": plain.argmax(1).tolist()},
+        "invariant": {"chances": invariant[:, shown].tolist(), "labels": invariant.argmax(1).tolist()},
     }
 
 
-def centred(drawing: Tensor) -> Tensor:
-    """A drawing (28, 28) uint8 as MNIST has its digits: 20 pixels at most, the centre of its ink in the middle.
+def centre(drawing: Tensor) -> Tensor:
+    """A drawing (28, 28) uint8 in the format of MNIST: its longer side 20 pixels, its centre of mass in the middle.
 
     Raises:
         ValueError: nothing is drawn.
@@ -116,9 +113,8 @@ def centred(drawing: Tensor) -> Tensor:
 
 @torch.no_grad()
 def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> Answer:
-    """A scene of so many digits, each at its own scale between two, as both networks label it pixel by pixel."""
-    scales = Uniform(low, high)
-    made = make_scenes(pair.digits, pair.labels, scales, 1, SCENE, digits=digits, pieces=0, seed=seed)
+    """A scene of at most so many digits, each at its own scale from `low` to `high`, labelled by both networks."""
+    made = make_scenes(pair.digits, pair.labels, Uniform(low, high), 1, SCENE, digits=digits, pieces=0, seed=seed)
     image, truth = made.images - pair.mean, made.labels
     found = explain(pair.invariant, image)
     shown = [
@@ -139,7 +135,7 @@ def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> 
 
 
 def _labelled(predicted: Tensor, truth: Tensor) -> Answer:
-    """Predictions in the colours of their classes, and the share that is right of the pixels of digits."""
+    """Predictions in the colours of their classes, and the accuracy on the pixels of digits."""
     inked = truth != BACKGROUND
     right = int(((predicted == truth) & inked).sum()) / max(1, int(inked.sum()))
     return {"labels": rendering.classes(predicted, rendering.class_colours()), "right": right}

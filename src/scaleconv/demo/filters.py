@@ -1,16 +1,19 @@
-"""One filter on one image under many transforms: every level, its response, and the level that wins at each position.
+"""Computes what the page shows of a filter: every level, its response, and the level that wins at each position.
 
-A filter is one of a trained network, at any of its convolutions, or a patch that someone drew.
+The filter is one of any convolution of a trained network, or a drawn patch; the image is an example or an upload.
 """
 
 import base64
+import io
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import Uniform, make_scenes
+from ..data.folders import FORMATS, import_pillow, quiet_pillow
 from ..ops import Transform, rotation, scaling, ti_conv2d
 from ..ops.geometry import BILINEAR, canvas_size, plane_sources
 from ..ops.traceable import indices, read_plane
@@ -20,6 +23,9 @@ from .networks import Pair
 
 LEAST, SIDE = 16, 96  # the shortest and the longest side of an image
 PATCH = 9  # side of a drawn filter
+MOST_PIXELS = 2**24  # of a picture, by its header: 50 MB once decoded
+MOST_SCANS = 100  # of a JPEG, each of which takes as long as all of its pixels; a usual one has ten
+SCAN = b"\xff\xda"  # begins one
 TRANSFORMS: dict[str, dict[str, Transform]] = {
     "scale": {f"×{factor:.2g}": scaling(factor) for factor in (2 ** (k / 3) for k in range(-3, 4))},
     "rotation": {f"{degrees}°": rotation(degrees) for degrees in range(0, 360, 30)},
@@ -28,7 +34,7 @@ TRANSFORMS: dict[str, dict[str, Transform]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of a network, and what comes before it."""
+    """A convolution of a network, and the modules before it."""
 
     title: str
     before: nn.Module
@@ -40,7 +46,7 @@ class Layer:
 
 
 def find_layers(pairs: dict[str, Pair]) -> dict[str, Layer]:
-    """Every convolution of the four networks whose filters the page offers, by name."""
+    """Every convolution of the four networks, by the name of network and layer."""
     networks = {
         "ConvNet": pairs["digits"].plain,
         "SI-ConvNet": pairs["digits"].invariant,
@@ -71,45 +77,68 @@ def examples(pair: Pair) -> list[Answer]:
     return [{"name": name, **as_pixels((255 * image).round().byte())} for name, image in named.items()]
 
 
-def as_pixels(image: Tensor) -> Answer:
-    """An image (H, W) uint8 as `limits.pixels` reads it, and as a picture.
+def read_picture(file: bytes) -> Answer:
+    """An uploaded picture in grey, its longest side at most `SIDE`; of an animation, the first frame.
+
+    The size is read from the header, and a picture of too many pixels is never decoded.
 
     Raises:
-        ValueError: it is too narrow for the filters.
+        ValueError: it is empty, broken, of another format, too large or too narrow.
     """
-    height, width = image.shape
-    if min(height, width) < LEAST:
-        raise ValueError(f"`file` must be at least {LEAST} pixels a side at this size, got {width}×{height}")
+    pillow = import_pillow()
+    from PIL import ImageOps
+
+    try:
+        with quiet_pillow(), pillow.open(io.BytesIO(file), formats=FORMATS) as opened:
+            width, height = opened.size
+            if width * height > MOST_PIXELS:
+                raise ValueError(f"it is {width}×{height}, of more than {MOST_PIXELS // 10**6} megapixels")
+            if opened.format == "JPEG" and (scans := file.count(SCAN)) > MOST_SCANS:
+                raise ValueError(f"it has {scans:,} scans, more than {MOST_SCANS}")
+            opened.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded at a smaller size
+            grey = ImageOps.exif_transpose(opened).convert("L")
+            grey.thumbnail((SIDE, SIDE))
+    except pillow.UnidentifiedImageError:
+        raise ValueError(f"`file` must be a picture, {', '.join(FORMATS[:-1])} or {FORMATS[-1]}") from None
+    except Exception as error:  # a decoder may raise anything on a broken file
+        raise ValueError(f"`file` cannot be read as a picture ({error!s:.80})") from None
+    if min(grey.size) < LEAST:
+        raise ValueError(f"`file` must be at least {LEAST} pixels a side at this size, got {grey.width}×{grey.height}")
+    return as_pixels(torch.from_numpy(np.array(grey)))
+
+
+def as_pixels(image: Tensor) -> Answer:
+    """An image (H, W) uint8 as `/api/filter` takes it, and as a picture."""
     text = base64.b64encode(image.numpy().tobytes()).decode()
-    return {"pixels": text, "width": width, "height": height, "image": rendering.grey(image / 255)}
+    return {"pixels": text, "width": image.shape[1], "height": image.shape[0], "image": rendering.grey(image / 255)}
 
 
 @torch.no_grad()
-def of_network(layer: Layer, number: int, image: Tensor, by: str) -> Answer:
-    """The filter of this number, on what the network makes of an image (H, W) in [0, 1] before the layer.
+def apply_layer(layer: Layer, number: int, image: Tensor, by: str) -> Answer:
+    """The filter of this number on the features that an image (H, W) in [0, 1] has before the layer.
 
     The mean of the image is subtracted, as that of the training pixels is in training.
     """
-    given = layer.before((image - image.mean())[None, None])
+    features = layer.before((image - image.mean())[None, None])
     convolution = layer.convolution
     bias = None if convolution.bias is None else convolution.bias[number : number + 1]
-    return _answer(given, convolution.weight[number : number + 1], bias, by)
+    return _apply(features, convolution.weight[number : number + 1], bias, by)
 
 
 @torch.no_grad()
-def of_patch(patch: Tensor, image: Tensor, by: str) -> Answer:
-    """A drawn patch (K, K) in [0, 1] as the filter; its mean is removed, so that an even area gives no response."""
+def apply_patch(patch: Tensor, image: Tensor, by: str) -> Answer:
+    """A drawn patch (K, K) in [0, 1] as the filter; without its mean, so that a constant area has no response."""
     weight = patch - patch.mean()
-    return _answer(image[None, None], (weight / weight.norm().clamp(min=1e-6))[None, None], None, by)
+    return _apply(image[None, None], (weight / weight.norm().clamp(min=1e-6))[None, None], None, by)
 
 
-def _answer(given: Tensor, weight: Tensor, bias: Tensor | None, by: str) -> Answer:
+def _apply(images: Tensor, weight: Tensor, bias: Tensor | None, by: str) -> Answer:
     transforms = TRANSFORMS[by]
     padding = weight.shape[-1] // 2
     output, winner = ti_conv2d(
-        given, weight, bias, padding=padding, transforms=tuple(transforms.values()), return_winner=True
+        images, weight, bias, padding=padding, transforms=tuple(transforms.values()), return_winner=True
     )
-    levels = [transformed(given, each) for each in transforms.values()]
+    levels = [transform_images(images, each) for each in transforms.values()]
     responses = [F.conv2d(level, weight, bias, padding=padding)[0, 0] for level in levels]
     colours = rendering.level_colours(len(transforms))
     return {
@@ -122,12 +151,12 @@ def _answer(given: Tensor, weight: Tensor, bias: Tensor | None, by: str) -> Answ
     }
 
 
-def transformed(images: Tensor, transform: Transform) -> Tensor:
+def transform_images(images: Tensor, transform: Transform) -> Tensor:
     """Images (N, C, H, W) as the level that `ti_conv2d` convolves under this transform.
 
     Example:
         >>> images = torch.rand(1, 1, 4, 6)
-        >>> torch.equal(transformed(images, rotation(90)), torch.rot90(images, 1, (2, 3)))
+        >>> torch.equal(transform_images(images, rotation(90)), torch.rot90(images, 1, (2, 3)))
         True
     """
     matrix, size = transform.numbers, images.shape[2:]

@@ -1,6 +1,6 @@
-"""Arrays as pictures: PNG files inside a `data:` address, so that an answer is one JSON text.
+"""Renders arrays as pictures: PNG files in `data:` addresses, so that an answer is one JSON text.
 
-A picture has one pixel for each number; the browser enlarges it.
+A picture has one pixel per number; the browser enlarges it.
 """
 
 import base64
@@ -25,7 +25,7 @@ def grey(image: Tensor) -> str:
 
 
 def shaded(values: Tensor, low: float | None = None, high: float | None = None, palette: str = "magma") -> str:
-    """(H, W) of any numbers, from dark at `low` to light at `high`, by default at the least and the largest."""
+    """(H, W) of any numbers, from dark at `low` to light at `high`; by default their minimum and maximum."""
     least = float(values.min()) if low is None else low
     largest = float(values.max()) if high is None else high
     shade = (values - least) / max(largest - least, 1e-6)
@@ -33,19 +33,18 @@ def shaded(values: Tensor, low: float | None = None, high: float | None = None, 
 
 
 def winners(index: Tensor, strength: Tensor, colours: Sequence[str]) -> str:
-    """(H, W): the colour of the level that won, black where the layer answers no more than at half of all positions."""
+    """(H, W): the colour of the winner, from black at the median of `strength` to full at its maximum."""
     low, high = strength.median(), strength.max()
-    light = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1).sqrt()  # weak answers are seen too
-    table = torch.tensor([list(bytes.fromhex(colour[1:])) for colour in colours]) / 255
-    return _png(_bytes(table[index.long()] * light.unsqueeze(-1)))
+    light = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1).sqrt()  # weak responses remain visible
+    return _png(_bytes(_rgb(colours)[index.long()] * light.unsqueeze(-1)))
 
 
 def levels(
     names: Sequence[str], colours: Sequence[str], images: Sequence[Tensor | None], responses: Sequence[Tensor]
 ) -> list[dict[str, Any]]:
-    """The levels of a pyramid: each image (C, h, w) as the mean of its channels, if there is one, and its response.
+    """The levels of a pyramid: each image (C, h, w), if given, as the mean of its channels, and each response (h', w').
 
-    The responses (h', w') share their shades.
+    All responses share one range of shades.
     """
     low, high = (float(end) for end in torch.cat([response.flatten() for response in responses]).aminmax())
     return [
@@ -61,7 +60,7 @@ def levels(
 
 
 def legend(names: Sequence[str], winner: Tensor) -> list[dict[str, Any]]:
-    """The levels with their colours, and the share of the map that each has won."""
+    """The levels with their colours, and the share of positions that each wins."""
     shares = winner.flatten().long().bincount(minlength=len(names)) / winner.numel()
     entries = zip(names, level_colours(len(names)), shares.tolist(), strict=True)
     return [{"name": name, "colour": colour, "share": share} for name, colour, share in entries]
@@ -69,33 +68,32 @@ def legend(names: Sequence[str], winner: Tensor) -> list[dict[str, Any]]:
 
 def classes(labels: Tensor, colours: Sequence[str]) -> str:
     """(H, W) of class numbers, each in its colour."""
-    table = np.array([list(bytes.fromhex(colour[1:])) for colour in colours], np.uint8)
-    return _png(table[labels.numpy()])
+    return _png(_bytes(_rgb(colours)[labels]))
 
 
 @cache
 def level_colours(count: int) -> tuple[str, ...]:
-    """A colour for each of so many levels, as `#rrggbb`, bright enough to be told apart on black.
+    """A colour `#rrggbb` per level, bright enough to tell them apart on black.
 
     Example:
         >>> level_colours(2)
         ('#477bf2', '#dd3d08')
     """
-    from matplotlib import colormaps
+    from matplotlib import colormaps, colors
 
-    return tuple(_hex(colormaps["turbo"](0.15 + 0.7 * place / max(count - 1, 1))[:3]) for place in range(count))
+    return tuple(colors.to_hex(colormaps["turbo"](0.15 + 0.7 * level / max(count - 1, 1))) for level in range(count))
 
 
 @cache
 def class_colours() -> tuple[str, ...]:
-    """Those of the ten digits and, last, of the background."""
-    from matplotlib import colormaps
+    """The colours of the ten digits and, last, of the background."""
+    from matplotlib import colormaps, colors
 
-    return (*(_hex(colormaps["tab10"](digit)[:3]) for digit in range(10)), "#000000")
+    return (*(colors.to_hex(colormaps["tab10"](digit)) for digit in range(10)), "#000000")
 
 
-def _hex(colour: Sequence[float]) -> str:
-    return "#" + bytes(round(255 * part) for part in colour).hex()
+def _rgb(colours: Sequence[str]) -> Tensor:
+    return torch.tensor([list(bytes.fromhex(colour[1:])) for colour in colours]) / 255
 
 
 def _bytes(values: Tensor) -> Pixels:

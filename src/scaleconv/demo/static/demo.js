@@ -26,7 +26,8 @@ async function ask(path, body, type = "application/json") {
   } catch {
     throw new Error("The server does not answer. Is scaleconv demo still running?");
   }
-  const answer = await reply.json();
+  const json = reply.headers.get("Content-Type") === "application/json";
+  const answer = json ? await reply.json() : { error: await reply.text() };  // the server's own refusals are text
   if (!reply.ok) throw new Error(answer.error);
   return answer;
 }
