@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .data.atomic import atomic_path
+from .data.files import atomic_path
 
 
 def make_figure(width: float, height: float) -> Any:

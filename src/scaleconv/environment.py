@@ -31,7 +31,7 @@ def describe_environment(device: str) -> dict[str, Any]:
     kind = torch.device(device)
     return {
         "scaleconv": _version("scaleconv"),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": _version("numpy"),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..ops.torch_private import free_cublas_workspaces
+from .ops.torch_private import free_cublas_workspaces
 
 Key = TypeVar("Key", bound=Hashable)
 Call = Callable[[], object]

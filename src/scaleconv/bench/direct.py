@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..ops.resampling import linear_map
-from ..ops.signature import make_signature
+from ..ops.call import make_call
 
 
 class InterpolatedConv2d(nn.Conv2d):
@@ -56,7 +56,7 @@ class DirectSIConv2d(nn.Conv2d):
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, size: int, scales: Sequence[float]) -> None:
         super().__init__(in_channels, out_channels, kernel)
-        axis = make_signature((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales).height
+        axis = make_call((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales).height
         self.margins: list[tuple[int, int]] = []  # around what a level covers, before and after
         for level in filter(None, (axis.level(scale) for scale in scales if scale != 1)):
             first, end = level.covered

@@ -128,9 +128,9 @@ def reproduce(
     """Run an item and show it beside the paper's numbers. What is finished is not run again."""
     from scaleconv.data.files import check_folder
     from scaleconv.experiments import ITEMS, SEARCHES, check_name, folder_name, load_item, read_records
+    from scaleconv.experiments.display import run_on_terminal
     from scaleconv.experiments.engine import open_engine
     from scaleconv.experiments.report import print_tables, write_report
-    from scaleconv.experiments.display import run_on_terminal
 
     changes = {
         "models": models if models is None else _names("models", models),
@@ -272,9 +272,9 @@ def train(
     Records and weights are kept.
     """
     from scaleconv.experiments import check_name, load_experiment, plan_runs
+    from scaleconv.experiments.display import run_on_terminal
     from scaleconv.experiments.methods import PAPERS
     from scaleconv.experiments.report import counted
-    from scaleconv.experiments.display import run_on_terminal
 
     _refuse_mixture(context, method, data)
     if data is not None:
@@ -342,7 +342,6 @@ def explain(
     image: Annotated[Path, typer.Argument(help="A PNG, JPEG, BMP or WebP.")],
     checkpoint: Annotated[Path, typer.Option(help="Weights of a finished run, as `train` and `compare` leave them.")],
     out: Annotated[Path, typer.Option(help="Picture to write, ending in .png or .svg.")] = Path("explanation.png"),
-    data_dir: DataDir = None,
 ) -> None:
     """Draw what a network saw in an image.
 
@@ -354,7 +353,7 @@ def explain(
     if out.suffix not in (".png", ".svg"):
         raise ValueError(f"`out` must end in .png or .svg, got {out}")
     check_writable(out)
-    trained = load_trained(checkpoint, data_dir)
+    trained = load_trained(checkpoint)
     pixels, classes = trained.read(image), trained.network.classes
     found = trained.explain(pixels)
     typer.echo(f"{image}: {prediction_text(found, classes)}")

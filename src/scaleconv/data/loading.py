@@ -219,15 +219,15 @@ class ImageData:
 
     def config(self) -> dict[str, Any]:
         """All that a result depends on, and no path."""
-        described = {
+        return {
             "fingerprint": self.folder.fingerprint(),
-            "images": {part: len(getattr(self.folder, part)) for part in ("train", "val", "test")},
+            **{part: len(getattr(self.folder, part)) for part in ("train", "val", "test")},
             "classes": list(self.folder.classes),
             "channels": self.channels,
             "size": list(self.size) if self.size else None,
             "fit": self.fit,
+            "task": self.task,
         }
-        return {**described, "task": self.task} if self.folder.masked else described
 
 
 def load_folder(

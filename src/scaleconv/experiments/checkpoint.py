@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..data.atomic import refuse_pipes
+from ..data.files import refuse_pipes
 from .records import Columns, Epoch, checksum, writing
 from .settings import brief, read
 

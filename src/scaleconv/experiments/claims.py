@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ..metrics import MOST_PAIRS, Interval, Summary, interval, sign_flip_test
-from .config import TITLES
-from .experiment import Experiment, Item
+from .items import Experiment, Item
+from .methods import TITLES
 from .records import Record
 from .tables import (
     ByRepeat,

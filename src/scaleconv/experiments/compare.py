@@ -7,25 +7,24 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from rich.console import Console
 
-from ..data.images import ImageData, check_task, load_folder
 from ..data.folders import check_shares
+from ..data.loading import ImageData, check_task, load_folder
 from ..models.networks import DEFAULTS, channels_of, check_network
 from ..ops.checks import check_count
 from .display import ProgressDisplay
 from .engine import Engine
 from .fit import own_item, own_settings
 from .items import Point, check_name
-from .methods import COMPARED, OWN, settings_of
+from .methods import COMPARED, OWN
 from .page import mean_accuracy, recipe, summary_text, title, write_page
 from .processes import is_first
-from .records import Record, read_records
+from .records import read_records
 from .run import Options, plan_runs, run_experiment
 from .settings import NetworkSettings, TrainingSettings, read
-from .sources import folder_data, images_of
+from .sources import folder_data
 
 
 class Request(Struct, frozen=True, kw_only=True):

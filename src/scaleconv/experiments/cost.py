@@ -4,30 +4,29 @@ Two questions for each layer of the paper's network: what happens when the large
 there are more scales up to the same largest one. `bench.operations` counts and times.
 """
 
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from ..bench.operations import METHODS, SWEEPS, Layer, count_operations, measure_sweeps, sweep_scales
 from ..environment import describe_environment
 from .checkpoint import check_settings
-from .engine import Engine
-from .items import STUDIES
-from .panels import Line, Panel, make_panels, of_model, series_values
-from .records import Record, Series, read_record, record_name, write_record
+from .engine import Silent, Watcher
+from .items import STUDIES, check_list
+from .records import Record, Series, read_records, run_name, write_record
 from .report import counted, footnotes, joined, repeats
-from .run import run_item
-from .train import Silent, Watcher
+from .settings import Count
+from .tables import Line, Panel, make_panels, of_model, series_values
 
 UNITS = {"operations": "operations (Conv2d = 1)", "milliseconds": "forward + backward (ms)"}
 
 
-@dataclass(frozen=True)
-class CostStudy:
+class CostStudy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The item under one preset.
 
     Attributes:
@@ -42,30 +41,24 @@ class CostStudy:
     preset: str
     title: str
     layers: tuple[Layer, ...]
-    batch: int
-    largest: tuple[float, ...]
-    counts: tuple[int, ...]
+    batch: Count
+    largest: tuple[Annotated[float, Meta(gt=1)], ...]
+    counts: tuple[Count, ...]
     folds: tuple[int, ...]
-    calls: int = 10
+    calls: Count = 10
     claim: str = ""
     checks: tuple[str, ...] = ()
-    paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    paper: dict[str, tuple[float, ...]] = {}
 
     def __post_init__(self) -> None:
-        for name in ("batch", "calls"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        for name, least in (("largest", 1), ("counts", 0)):
-            if not getattr(self, name) or min(getattr(self, name)) <= least:
-                raise ValueError(f"`{name}` must hold values above {least}, got {list(getattr(self, name))}")
-        if not self.folds or len(set(self.folds)) < len(self.folds):
-            raise ValueError(f"`folds` must name at least one, and none twice, got {list(self.folds)}")
+        for name in ("largest", "counts", "folds"):
+            check_list(name, getattr(self, name))
 
     @property
     def config(self) -> dict[str, Any]:
         """What a record depends on."""
-        values = {name: asdict(self)[name] for name in ("layers", "batch", "largest", "counts", "calls")}
-        return {"cost": json.loads(json.dumps(values))}
+        named = ("layers", "batch", "largest", "counts", "calls")
+        return {"cost": msgspec.to_builtins({name: getattr(self, name) for name in named})}
 
     @property
     def sweeps(self) -> dict[str, Sequence[float]]:
@@ -75,27 +68,22 @@ class CostStudy:
 STUDIES["cost"] = CostStudy
 
 
-@run_item.register
 def run_cost(
-    item: CostStudy,
-    folder: Path,
-    device: str = "cpu",
-    data_dir: Path | None = None,
-    watcher: Watcher | None = None,
-    engine: Engine | None = None,
+    item: CostStudy, folder: Path, device: str = "cpu", watcher: Watcher | None = None
 ) -> list[Record]:
     """Measure what is not measured yet; one record per layer, method and repeat."""
     watcher = watcher or Silent()
     watcher.plan(item.item, len(item.layers) * len(METHODS) * len(item.folds))
-    records = []
+    found = {record.name: record for record in read_records(folder)}
+    for record in found.values():
+        check_settings(f"{record.name} in {folder.name}", record.config, item.config)
     for layer, method, fold in product(item.layers, METHODS, item.folds):
-        path = folder / record_name(method, layer.name, fold, 0)
-        if not path.exists():
-            write_record(folder, _measure(item, layer, method, fold, folder.name, device))
+        name = run_name(method, layer.name, fold, 0)
+        if name not in found:
+            found[name] = _measure(item, layer, method, fold, folder.name, device)
+            write_record(folder, found[name])
         watcher.end(f"{METHODS[method]}, {layer.title}, repeat {fold}")
-        records.append(record := read_record(path))
-        check_settings(path, record.config, item.config)
-    return records
+    return list(found.values())
 
 
 def _measure(item: CostStudy, layer: Layer, method: str, fold: int, experiment: str, device: str) -> Record:

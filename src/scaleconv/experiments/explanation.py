@@ -10,28 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..data import parse_scales, read_image
+from ..data import BACKGROUND, load_digits, parse_scales, read_image
 from ..data.folders import Size
 from ..drawing import make_figure, save_figure
 from ..inspection import Explanation, explain
 from ..inspection.pictures import finish_panel, reach_of, scale_bar, show_image, show_scales
-from ..models import DENSE, LATER
-from ..models import TITLES as NETWORKS
+from ..models import Classifier
 from ..nn import SIConv2d
-from .checkpoint import Checkpoint, load_checkpoint, make_fitting
-from .classifier import Classifier, load
-from .config import Settings
-from .experiment import Point
-from .parsing import brief, build
-from .sgd import error_rate
-from .train import DigitStore, Run, compose
+from .checkpoint import Checkpoint, load_checkpoint
+from .fit import load_run
+from .methods import TITLES
+from .settings import SceneData, Settings, brief
+from .sources import compose, divide, images_of
 
 MIXED = parse_scales("uniform:0.4,2.2")  # scales of the digits in the scenes that are drawn
 SHOWN_LAYER = "stages.conv1"  # whose winners are drawn beside the scenes
 COLOURS = 11  # of classes, the last one black: the background of scenes
-DIGITS = tuple("0123456789")
 
 
 @dataclass(frozen=True)
@@ -60,69 +56,35 @@ class Trained:
         return replace(found, layers={name.removeprefix("network."): view for name, view in found.layers.items()})
 
 
-def load_trained(path: Path, data_dir: Path | None = None) -> Trained:
-    """The network of a finished run: one of the paper's, or one that was trained on a folder of images.
+def load_trained(path: Path) -> Trained:
+    """The network of a finished run: one of the paper's, or one that was trained on images of your own.
 
     Args:
         path: its file of weights.
-        data_dir: directory of the digits, for a network of the paper, if they are not the embedded ones.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: it is damaged, or of no network with a scale-invariant layer.
     """
-    found = _read(path)
-    data = found.run.get("data")
-    if isinstance(data, dict):
-        if data_dir:
-            raise ValueError(f"`data_dir` must be given with networks of digits only, got {data_dir} and {path}")
-        try:
-            network, size = load(path), data["size"]  # which checks what it needs of `data`
-        except ValueError as error:  # it speaks of arguments of its own
-            raise ValueError(f"{_refusal(path)} ({brief(error)})") from None
-        trained = Trained(network, data["channels"], tuple(size) if size else None, str(data.get("fit")))
-    else:
-        trained = _of_digits(*load_network(path), DigitStore("cpu", data_dir))
-    if not any(isinstance(layer, SIConv2d) for layer in trained.network.modules()):
+    network, settings = load_network(path)
+    if not any(isinstance(layer, SIConv2d) for layer in network.modules()):
         raise ValueError(f"`checkpoint` must be of a network with scale-invariant layers, got {path}, which has none")
-    return trained
+    images, fit = images_of(settings.data)[0], getattr(settings.data, "fit", "crop")
+    size = None if isinstance(settings.data, SceneData) else images.size  # a scene may have any
+    return Trained(network, images.channels, size, fit)
 
 
-def _of_digits(network: nn.Module, run: Run, store: DigitStore) -> Trained:
-    """A network of the paper, from whose images the mean of its training pixels is subtracted."""
-    data, dense = run.settings.data, run.model in DENSE
-    classes = (*DIGITS, "background") if dense else DIGITS
-    classifier = Classifier(network, (store.of(data, run.fold).mean,), (1.0,), classes)
-    return Trained(classifier, 1, None if dense else (data.size, data.size), "crop")
-
-
-@dataclass(frozen=True)
-class _Described:
-    """A run as the file of its weights describes it."""
-
-    model: str
-    fold: int
-    seed: int
-    config: Settings
-
-
-def load_network(path: Path) -> tuple[nn.Module, Run]:
-    """The network whose weights a finished run has left, and the run.
+def load_network(path: Path) -> tuple[Classifier, Settings]:
+    """The network whose weights a finished run has left, and the settings of the run.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: it is damaged, or of no network.
     """
-    found = _read(path)
-    model = found.run.get("model")
-    known = (*NETWORKS, *LATER)
-    if not (isinstance(model, str) and model in known):
-        raise ValueError(f"`checkpoint` must be of one of {', '.join(known)}, got {brief(repr(model))} in {path}")
+    _read(path)
     try:
-        described = build(_Described, found.run, "its run")
-        run = Run(model, Point(described.config), described.fold, described.seed)
-        return make_fitting(path, found.tensors, run.network), run
-    except ValueError as error:
+        return load_run(path)
+    except ValueError as error:  # it speaks of arguments of its own
         raise ValueError(f"{_refusal(path)} ({brief(error)})") from None
 
 
@@ -212,30 +174,31 @@ def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | No
     Returns:
         The picture, or nothing.
     """
-    points: dict[str, dict[str, tuple[nn.Module, Run]]] = {}  # by the scales of the training digits, then by model
+    points: dict[SceneData, dict[str, Classifier]] = {}  # by the training scenes, then by method
     for path in sorted((results / "weights").glob("*fcn-*-fold0-*.safetensors")):
-        network, run = load_network(path)
-        points.setdefault(run.settings.data.scales, {})[run.model] = network, run
-    pairs = {scales: found for scales, found in points.items() if set(found) == {"fcn", "si_fcn"}}
+        network, settings = load_network(path)
+        if isinstance(settings.data, SceneData):
+            points.setdefault(settings.data, {})[path.name.partition("-")[0]] = network
+    pairs = {data: found for data, found in points.items() if set(found) == {"fcn", "si_fcn"}}
     if not pairs:
         return []
-    store = DigitStore("cpu", data_dir)
     figure = make_figure(11.5, 2.25 * len(pairs) + 0.9)
     axes = figure.subplots(len(pairs), 5, squeeze=False)
-    for row, (scales, found) in zip(axes, pairs.items(), strict=True):
-        data = found["fcn"][1].settings.data
-        seen = store.of(data, found["fcn"][1].fold)
-        scenes = compose(seen.originals, seen.original_labels, MIXED, data, test=True, count=100)
+    for row, (data, found) in zip(axes, pairs.items(), strict=True):
+        digits = load_digits(data.dataset, data.part or None, data_dir=data_dir)
+        unseen = divide(digits.labels, data, 0).test
+        scenes = compose(digits.images[unseen], digits.labels[unseen], MIXED, data, test=True, count=100)
         pick = _fullest(scenes.labels)
         pixels, labels = scenes.images[pick], scenes.labels[pick]
-        show_image(row[0], pixels, f"scene; trained at {scales.partition(':')[2].replace(',', ' – ')}")
+        show_image(row[0], pixels, f"scene; trained at {data.scales.partition(':')[2].replace(',', ' – ')}")
         _show_labels(row[1], labels, "labels")
-        for axis, (network, run) in zip(row[2:], (found["fcn"], found["si_fcn"]), strict=False):
-            right = 100 - error_rate(network, (pixels - seen.mean).unsqueeze(0), labels.unsqueeze(0))
+        for axis, model in zip(row[2:], ("fcn", "si_fcn"), strict=False):
             with torch.no_grad():
-                predicted = network((pixels - seen.mean).unsqueeze(0)).argmax(1)[0]
-            _show_labels(axis, predicted, f"{NETWORKS[run.model]}: {right:.0f} % of digit pixels")
-        view = explain(found["si_fcn"][0], pixels - seen.mean).layers[SHOWN_LAYER]
+                predicted = found[model](pixels.unsqueeze(0)).argmax(1)[0]
+            inked = labels != BACKGROUND
+            right = 100 * float((predicted == labels)[inked].float().mean())
+            _show_labels(axis, predicted, f"{TITLES[model]}: {right:.0f} % of digit pixels")
+        view = explain(found["si_fcn"], pixels).layers[f"network.{SHOWN_LAYER}"]
         reach = reach_of(view.scales)
         show_scales(
             row[4], view.winning_scale, reach, f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}", view.strength

@@ -20,8 +20,8 @@ from ..drawing import make_figure, save_figure
 from ..metrics import Summary, summarise
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
-from .config import TITLES
-from .experiment import Item
+from .items import Item
+from .methods import TITLES
 from .records import Record
 from .tables import Line, Panel, make_panels, relative_change, signed_percent
 

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from torch import nn
 
-from ..data.images import ImageData, load_folder
+from ..data.loading import ImageData, load_folder
 from ..models import Classifier, make_network
 from ..models.networks import channels_of
 from ..ops.checks import check_count

@@ -16,7 +16,6 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, Literal, Protocol
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 

@@ -19,7 +19,7 @@ from ..models import Classifier
 from ..nn import SIConv2d
 from ..nn.observe import evaluating, hooked
 from .records import Series
-from .scores import Tally, by_size, score
+from .scores import Tally, by_size
 from .settings import MeasureSettings
 from .sources import FromFiles, InMemory, Source
 

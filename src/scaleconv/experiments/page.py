@@ -13,20 +13,13 @@ from statistics import fmean
 from ..data.loading import ImageData
 from ..metrics import Interval, Summary, interval, summarise
 from ..table import Table
-from .evaluate import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 from .figures import FORMATS, draw_panels
+from .measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
+from .methods import TITLES
 from .records import Record, run_file, writing
 from .report import counted, markdown_blocks, terminal_text
 from .tables import Line, Panel, Repeat, of_model, paired, panel_table, series_values
 
-TITLES = {
-    "plain": "plain",
-    "plain-scale": "plain + scale augmentation",
-    "converted": "converted",
-    "converted-scale": "converted + scale augmentation",
-    "pyramid": "pyramid",
-    "pyramid-scale": "pyramid + scale augmentation",
-}
 BASELINE = "plain"
 SCALE, SIZE = "scale of the test images", "shorter side of the test images (pixels)"
 AXES = {  # by series
@@ -172,9 +165,9 @@ def write_page(records: Sequence[Record], data: ImageData, folder: Path) -> list
 
 def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
     first = records[0]
-    settings, network = first.config["settings"], first.config["network"]
+    training, network = first.config["training"], first.config["network"]
     size = "their own sizes" if data.size is None else f"{data.size[0]}×{data.size[1]} pixels ({data.fit})"
-    images = first.config["data"]["images"]
+    images = first.config["data"]
     channels = counted(str(data.channels), "channel")
     threads = counted(str(first.environment["threads"]), "thread")
     weights = "\n".join(f"- {title(r.model)}, seed {r.seed}: `{recipe(r)}`" for r in records)
@@ -186,8 +179,8 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         *markdown_blocks(make_page_tables(records)),
         f"{network['name']} on {images['train']} training and {images['test']} test images of "
         f"{len(data.folder.classes)} classes, {size}, {channels}; {len(data.folder.skipped)} files left out "
-        f"(skipped.txt). {settings['epochs']} epochs, batch {settings['batch']}, {settings['optimizer']}, rate "
-        f"{settings['lr']:g}; {first.environment['device']}, {threads}. Test images are rescaled about their centre on "
+        f"(skipped.txt). {training['epochs']} epochs, batch {training['batch']}, {training['optimizer']}, rate "
+        f"{training['learning_rate']:g}; {first.environment['device']}, {threads}. Test images are rescaled about their centre on "
         "a canvas of the same size, with the edge repeated around smaller ones. The spread is over seeds of training, "
         "on one set of test images.",
         f"Load a network (in the folder of the records):\n\n{weights}",
@@ -197,10 +190,10 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
 
 def recipe(record: Record, folder: Path | None = None) -> str:
     """One line of Python that loads the network of a record."""
-    path = run_file(Path(record.name), "weights")
+    path = run_file(folder or Path(), record.name, "weights")
     name = record.config["network"]["name"]
     factory = f', "{name}"' if ":" in name else ""  # which a file alone does not get called
-    return f'network = scaleconv.experiments.load("{path if folder is None else folder / path}"{factory})'
+    return f'network = scaleconv.experiments.load("{path}"{factory})'
 
 
 def _models(records: Sequence[Record]) -> list[str]:

@@ -19,7 +19,7 @@ import msgspec
 from filelock import FileLock
 from msgspec import Struct
 
-from ..data.atomic import atomic_path
+from ..data.files import atomic_path
 from .methods import FEATURE_SECTIONS, NETWORK_SECTIONS, TITLES, epochs_of
 from .settings import Settings, brief, read
 

@@ -19,17 +19,17 @@ from statistics import fmean, median
 from typing import Any
 
 from .. import __version__
-from ..data.atomic import check_writable
+from ..data.files import check_writable
 from ..data.progress import watched
-from ..models import LATER
+from ..models.networks import NETWORKS
 from ..table import Table, terminal_width, wrapped
 from .claims import BETTER, SAME, WORSE, check_claims
-from .config import RBMS, TITLES
-from .experiment import Experiment, Item
 from .explanation import draw_predictions
 from .figures import draw, draw_inline, draw_learned_filters
-from .items import ITEMS, folder_name, load_item
-from .records import Record, read_records, writing
+from .items import ITEMS, Experiment, Item, folder_name, load_item
+from .methods import METHODS, TITLES, config_of, of_result, settings_of
+from .records import Record, read_records, records_file, writing
+from .settings import SceneData
 from .tables import csv_text, make_panels, make_rows, make_tables, of_model, signed_percent, summaries
 
 PAGE = "reproduction.md"
@@ -151,7 +151,7 @@ def _run_notes(records: Sequence[Record]) -> list[str]:
     """Parameters of the networks of the later literature, and the seconds of a run at the fastest and slowest point."""
     times: dict[str, dict[str, list[float]]] = {}
     for record in records:
-        if record.model in LATER:
+        if METHODS[record.model].network and NETWORKS[METHODS[record.model].network].stages == 3:
             title = f"{TITLES[record.model]} {record.parameters:,} parameters"
             times.setdefault(title, {}).setdefault(record.point, []).append(record.seconds / record.runs_together)
     if not times:
@@ -242,8 +242,9 @@ def find_folder(results: Path, name: str, *, small: bool = True) -> Path | None:
 
     Without `small`, never the quick version of an item in the place of the one of the paper's size.
     """
-    others = [path for path in results.glob(f"{name}-*") if small or not path.name.endswith("-quick")]
-    folders = [results / name, *sorted(others, key=lambda path: (-_count_records(path), path.name))]
+    similar = [path.with_suffix("") for path in results.glob(f"{name}-*.jsonl")]
+    similar = [path for path in similar if small or not path.name.endswith("-quick")]
+    folders = [results / name, *sorted(similar, key=lambda path: (-_count_records(path), path.name))]
     return next((folder for folder in folders if _count_records(folder)), None)
 
 
@@ -331,7 +332,8 @@ def draws_learned(item: Item) -> bool:
     """Whether pictures that are drawn from weights belong to an item: what RBMs learned, or how scenes are labelled."""
     if not isinstance(item, Experiment):
         return False
-    return item.settings.data.scene > 0 or (item.is_table and not RBMS.keys().isdisjoint(item.models))
+    features = {"rbm", "si_rbm"} & set(item.models)
+    return isinstance(item.settings.data, SceneData) or (item.is_table and bool(features))
 
 
 def _draw_learned(item: Item, results: Path, folder: Path, data_dir: Path | None = None) -> list[Path]:
@@ -339,7 +341,7 @@ def _draw_learned(item: Item, results: Path, folder: Path, data_dir: Path | None
     if not isinstance(item, Experiment) or not draws_learned(item):
         return []
     name = item.item if folder != results else ""
-    if item.settings.data.scene:
+    if isinstance(item.settings.data, SceneData):
         return draw_predictions(results, folder, name or "scenes", data_dir)
     return draw_learned_filters(results, folder, name or "filters")
 
@@ -350,7 +352,8 @@ def _alt(title: str, name: str) -> str:
 
 
 def _count_records(folder: Path) -> int:
-    return len(list(folder.glob("*-fold*-seed*.json")))
+    path = records_file(folder)
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def _replace(text: str, name: str, content: str, page: Path) -> str:
@@ -478,7 +481,10 @@ def _changed(item: Experiment, records: Sequence[Record]) -> dict[str, list[str]
     points = {point.name: point.settings for point in item.points}
     found: dict[str, dict[str, None]] = {}
     for record in records:
-        now = points[record.point].of_result(record.model) if record.point in points else {}
+        now: dict[str, Any] = {}
+        if record.point in points:
+            settings = settings_of(record.model, points[record.point])
+            now = of_result(record.model, config_of(record.model, settings))
         for section, values in record.config.items():
             for name, value in values.items():
                 if name in now.get(section, {}) and value != now[section][name]:

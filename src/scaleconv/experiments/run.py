@@ -24,9 +24,18 @@ import torch
 from torch import Tensor, nn
 
 from ..data import ImageData
-from ..data.atomic import check_folder, remove_leftovers
+from ..data.files import check_folder, remove_leftovers
 from ..environment import describe_environment
-from ..models import UNSUPERVISED, Classifier, Fold, Images, Recipe, UnsupervisedSettings, make_network, train_unsupervised
+from ..models import (
+    UNSUPERVISED,
+    Classifier,
+    Fold,
+    Images,
+    Recipe,
+    UnsupervisedSettings,
+    make_network,
+    train_unsupervised,
+)
 from .checkpoint import (
     Checkpoint,
     check_settings,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..bench.timing import milliseconds
+from ..timing import milliseconds
 from ..data.order import Order
 from ..models import Classifier
 from ..nn import SIConv2d

@@ -15,7 +15,7 @@ from ..data import parse_scales
 from ..data.augment import check_augmentations
 from ..models import CROPPED_SCALES, NETWORKS
 from ..models.networks import TASKS
-from ..models.si_rbm import ENLARGING_SCALES
+from ..models.rbm import ENLARGING_SCALES
 from ..ops.call import DEFAULT_SCALES, check_scales
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from ..data import (
     Digits,
     Fixed,
     ImageData,
-    ScaledSet,
     ScaleDistribution,
+    ScaledSet,
     Scenes,
     Split,
     hold_out,
@@ -34,9 +34,8 @@ from ..data import (
     parse_scales,
     scalar_mean,
 )
-from ..data.images import ImageSet
-from ..data.masks import IGNORE
-from ..data.rescale import rescale, rescale_masks
+from ..data.loading import ImageSet
+from ..data.rescale import IGNORE, rescale, rescale_masks
 from ..data.sets import shift, smooth
 from ..models import Images
 from ..models.networks import Size

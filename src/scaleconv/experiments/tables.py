@@ -16,8 +16,8 @@ from typing import Any
 from ..metrics import MOST_PAIRS, Summary, relative_reduction, sign_flip_test, summarise
 from ..models import UNSUPERVISED
 from ..table import Table
-from .config import TITLES
-from .experiment import Experiment, Item
+from .items import Experiment, Item
+from .methods import TITLES
 from .records import Record
 
 METHOD_COLUMNS = (

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..bench.timing import captured
+from ..timing import captured
 from ..data.augment import augment
-from ..data.masks import IGNORE
 from ..data.order import Order
+from ..data.rescale import IGNORE
 from ..models import Classifier
 from .checkpoint import check_shapes
 from .processes import join_norms

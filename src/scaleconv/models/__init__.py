@@ -5,9 +5,7 @@ from .convnet import ConvNet, MultiStageConvNet, Shape
 from .direct import DirectSIConv2d
 from .networks import NETWORKS, Classifier, Images, Network, make_network
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet
-from .contrastive import Recipe
-from .rbm import RBM
-from .si_rbm import SIRBM
+from .rbm import RBM, SIRBM, Recipe
 from .softmax import SoftmaxClassifier
 from .tiled import TiledConv2d
 from .unet import FullyConvolutional, UNet
