@@ -31,7 +31,7 @@ from scaleconv.data.atomic import atomic_path
 from scaleconv.environment import choose_device, describe_environment
 from scaleconv.ops import cpu, custom_op, plan
 from scaleconv.ops.geometry import Level
-from scaleconv.ops.signature import Signature
+from scaleconv.ops.call import Signature
 from scaleconv.table import Table
 from scaleconv.timing import LayerPass, captured, repeated, time_interleaved
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.resampling import linear_map
 from ..ops.call import make_call
+from ..ops.resampling import linear_map
 
 
 class InterpolatedConv2d(nn.Conv2d):

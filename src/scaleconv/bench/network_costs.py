@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models import make_model
+from ..models import ConvNet, HierarchicalConvNet
 from ..models.resnet import CLASSES, make_head, make_resnet18
 from ..nn import convert
 from ..timing import Memory, Timing, Workload, captured, compare, repeated
@@ -123,7 +123,9 @@ def make_network(network: str, variant: str, scales: tuple[float, ...]) -> nn.Mo
     """One of `VARIANTS`, always with the same weights."""
     torch.manual_seed(0)
     if network == PAPER:
-        return make_model(variant, scales=scales)
+        if variant == "hierarchical":
+            return HierarchicalConvNet(scales=scales)
+        return ConvNet() if variant == "convnet" else convert(ConvNet(), scales=scales)
     plain = make_resnet18() if network == "resnet18" else make_depthwise_network()
     return plain if variant == "plain" else convert(plain, scales=scales)
 

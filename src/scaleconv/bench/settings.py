@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..environment import choose_device
-from ..ops.signature import DEFAULT_SCALES, check_scales
+from ..ops.call import DEFAULT_SCALES, check_scales
 from ..ops.transforms import LARGEST_SCALE
 
 Tick = Callable[[str], None]  # called after every repeat with what was timed; for display only

@@ -39,7 +39,6 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
 
-
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """A checkpoint as the bytes of its file."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}

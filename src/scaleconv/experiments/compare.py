@@ -105,9 +105,7 @@ class Request(Struct, frozen=True, kw_only=True):
         return shares
 
 
-def run_compare(
-    request: Request, methods: Sequence[str] | None, seeds: Sequence[int], engine: Engine
-) -> Iterator[str]:
+def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence[int], engine: Engine) -> Iterator[str]:
     """Do what was asked for, and tell it line by line; `methods` None takes all that are compared.
 
     Everything that was typed is checked before the first image is read.

@@ -68,9 +68,7 @@ class CostStudy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 STUDIES["cost"] = CostStudy
 
 
-def run_cost(
-    item: CostStudy, folder: Path, device: str = "cpu", watcher: Watcher | None = None
-) -> list[Record]:
+def run_cost(item: CostStudy, folder: Path, device: str = "cpu", watcher: Watcher | None = None) -> list[Record]:
     """Measure what is not measured yet; one record per layer, method and repeat."""
     watcher = watcher or Silent()
     watcher.plan(item.item, len(item.layers) * len(METHODS) * len(item.folds))

@@ -74,9 +74,7 @@ class Engine(Protocol):
     def device(self, name: str) -> str:
         """The device of a run, from what the user asked for."""
 
-    def run(
-        self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher
-    ) -> Iterator[Result]:
+    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Result]:
         """Do all tasks, and give what comes out of each as soon as it is there."""
 
 
@@ -88,9 +86,7 @@ class Local:
     def device(self, name: str) -> str:
         return choose_device(name)
 
-    def run(
-        self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher
-    ) -> Iterator[Result]:
+    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Result]:
         for task in tasks:
             yield work(task, folder, watcher)
 
@@ -115,9 +111,7 @@ class Processes:
             raise ValueError(f"`processes` (={self.count}) must be 1 on a GPU, or `device` cpu, got {device!r}")
         return device
 
-    def run(
-        self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher
-    ) -> Iterator[Result]:
+    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Result]:
         # Processes are forked from one that has imported everything and computed nothing.
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
@@ -200,9 +194,7 @@ class RayCluster:
             )
         return "cuda" if self.gpus else "cpu"
 
-    def run(
-        self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher
-    ) -> Iterator[Result]:
+    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Result]:
         ray = self.ray
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": RETRIES}
         remote, shared = ray.remote(_on_worker).options(**options), ray.put(work)

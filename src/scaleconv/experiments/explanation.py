@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..data import BACKGROUND, load_digits, parse_scales, read_image
-from ..data.folders import Size
 from ..drawing import make_figure, save_figure
 from ..inspection import Explanation, explain
 from ..inspection.pictures import finish_panel, reach_of, scale_bar, show_image, show_scales
 from ..models import Classifier
+from ..models.networks import Size
 from ..nn import SIConv2d
 from .checkpoint import Checkpoint, load_checkpoint
 from .fit import load_run

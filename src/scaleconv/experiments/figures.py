@@ -360,4 +360,5 @@ def tile(images: Tensor, columns: int, frame: float) -> Tensor:
     """Lay images (N, H, W) out in rows, a line of the value `frame` between them; the last row is filled with it."""
     framed = F.pad(images, (0, GAP, 0, GAP, 0, -len(images) % columns), value=frame)
     rows = framed.unflatten(0, (-1, columns)).transpose(1, 2)  # (rows, height, columns, width)
-    return rows.flatten(2).flatten(0, 1)[:-GAP, :-GAP]
+    tiled: Tensor = rows.flatten(2).flatten(0, 1)[:-GAP, :-GAP]
+    return tiled

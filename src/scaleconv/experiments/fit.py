@@ -81,13 +81,14 @@ def fit(
     check_count("seed", seed, least=0)
     settings = checked(settings or TrainingSettings())
     images = data if isinstance(data, ImageData) else load_folder(data)
-    module = model if isinstance(model, nn.Module) else None
-    kind = type(model)
-    network = NetworkSettings(name=f"{kind.__module__}:{kind.__qualname__}") if module else checked(model)
-    method = "own" if module else network.variant  # type: ignore[union-attr]
+    if isinstance(model, nn.Module):
+        kind, module = type(model), model
+        method, network = "own", NetworkSettings(name=f"{kind.__module__}:{kind.__qualname__}")
+    else:
+        method, network, module = model.variant, checked(model), None
     if "scale" in settings.augment:
         method = f"{method}-scale"
-    point = Point(own_settings(folder_data(images), network, settings))  # type: ignore[arg-type]
+    point = Point(own_settings(folder_data(images), network, settings))
     run = Run(method, point, 0, seed, module)
     item = own_item("fit", [method], [seed], point)
     with tempfile.TemporaryDirectory() as scratch, ProgressDisplay(Console(stderr=True, quiet=quiet)) as display:
@@ -95,7 +96,7 @@ def fit(
         options = Options(choose_device(device), None, images, workers, tensorboard)
         (record,) = run_experiment(item, place, options, watcher=display, runs=[run])
         weights = run.weights(place)
-        trained = load(weights, module if module is not None else network.name)  # type: ignore[union-attr]
+        trained = load(weights, network.name if module is None else module)
     return Fitted(trained, record, None if folder is None else weights)
 
 

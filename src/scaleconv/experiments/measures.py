@@ -112,9 +112,7 @@ def _accuracy(trained: Trained) -> dict[str, Series]:
 def _test_scales(trained: Trained) -> dict[str, Series]:
     """The test error in percent with all test digits at one scale, for each of the scales."""
     scales = list(trained.settings.scales)
-    return {
-        "test_error": Series(scales, [trained.score(trained.network, trained.at_scale(s)).error() for s in scales])
-    }
+    return {"test_error": Series(scales, [trained.score(trained.network, trained.at_scale(s)).error() for s in scales])}
 
 
 @register("invariance")

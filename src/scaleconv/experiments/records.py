@@ -262,7 +262,9 @@ def _check_consistency(record: Record) -> None:
         raise ValueError("`test_error` must be there where no `series` is, got None")
     for name, series in record.series.items():
         if len(series.x) != len(series.y):
-            raise ValueError(f"`series` must have a value for each x, got {len(series.y)} for {len(series.x)} in {name}")
+            raise ValueError(
+                f"`series` must have a value for each x, got {len(series.y)} for {len(series.x)} in {name}"
+            )
     if record.model in TITLES:
         _check_epochs(record)
     if record.test_error is None:

@@ -481,9 +481,7 @@ def _test_error(series: dict[str, Series], history: Sequence[Epoch]) -> float | 
     return fmean(series["test_error"].y) if "test_error" in series else history[-1].test_error
 
 
-def _save_states(
-    trainers: dict[Run, Trainer], histories: dict[Run, list[Epoch]], folder: Path, seconds: float
-) -> None:
+def _save_states(trainers: dict[Run, Trainer], histories: dict[Run, list[Epoch]], folder: Path, seconds: float) -> None:
     for run, trainer in trainers.items():
         trainer.seconds.fill_(seconds)
         write_checkpoint(run.checkpoint(folder), Checkpoint(run.identity(), histories[run], trainer.state()))

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..timing import milliseconds
 from ..data.order import Order
 from ..models import Classifier
 from ..nn import SIConv2d
 from ..nn.observe import evaluating, hooked
 from ..ops import macs
+from ..timing import milliseconds
 from .sources import Examples
 
 PIXELS = 28 * 28

@@ -206,8 +206,12 @@ class Sources:
 
     def _folder(self, data: FolderData) -> Source:
         if self.folder is None or folder_data(self.folder) != data:
-            raise ValueError(f"`data` must hold the images of the settings, got {self.folder and self.folder.folder.root}")
-        train, val, test = (FromFiles(part, self.device) for part in (self.folder.train, self.folder.val, self.folder.test))
+            raise ValueError(
+                f"`data` must hold the images of the settings, got {self.folder and self.folder.folder.root}"
+            )
+        train, val, test = (
+            FromFiles(part, self.device) for part in (self.folder.train, self.folder.val, self.folder.test)
+        )
         (mean, std), (images, classes) = self.folder.moments, images_of(data)
 
         def at_scale(scale: float, count: int | None, size: int | None) -> Examples:

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..timing import captured
 from ..data.augment import augment
 from ..data.order import Order
 from ..data.rescale import IGNORE
 from ..models import Classifier
+from ..timing import captured
 from .checkpoint import check_shapes
 from .processes import join_norms
 from .settings import TrainingSettings
@@ -66,7 +66,12 @@ class Trainer:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if fabric.world_size > 1:
             join_norms(network, self.device)
-        self.network, self.source, self.settings, self.fabric = network.to(self.device).train(), source, settings, fabric
+        self.network, self.source, self.settings, self.fabric = (
+            network.to(self.device).train(),
+            source,
+            settings,
+            fabric,
+        )
         self.seed, self.fold, self.workers = seed, fold, workers
         self.order = Order(source.train.sizes, settings.batch, seed, fold)
         self.steps = settings.steps or self.order.per_pass  # of an epoch
@@ -214,7 +219,9 @@ class Trainer:
                 zero = torch.zeros((), device=self._step_device()) if kind == "step" else torch.zeros_like(parameter)
                 zeros[f"{kind}.{name}"] = held.setdefault(kind, zero)
         wanted |= {name: zero for name, zero in zeros.items() if name in state}
-        check_shapes(path, state, {name: tensor for name, tensor in wanted.items() if name not in zeros or name in state})
+        check_shapes(
+            path, state, {name: tensor for name, tensor in wanted.items() if name not in zeros or name in state}
+        )
         for name, tensor in [*self.state().items(), *zeros.items()]:
             if name == "random":
                 torch.set_rng_state(state[name].cpu())

@@ -228,9 +228,7 @@ class Classifier(nn.Module):
         classes: names.
     """
 
-    def __init__(
-        self, network: nn.Module, mean: Sequence[float], std: Sequence[float], classes: Sequence[str]
-    ) -> None:
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float], classes: Sequence[str]) -> None:
         super().__init__()
         self.network, self.classes = network, tuple(classes)
         self.mean: Tensor
