@@ -37,8 +37,8 @@ def offer(pair: Pair, each: int) -> list[Answer]:
 def classify(pair: Pair, digit: Tensor, scale: float) -> Answer:
     """Both networks on a digit (28, 28) uint8 at one scale, and the layers of the invariant one."""
     image = make_scaled(digit.unsqueeze(0), scale, pair.size, truncate="allow")
-    confidence, label = pair.plain(image - pair.mean)[0].softmax(0).max(0)
-    found = explain(pair.invariant, image - pair.mean)
+    confidence, label = pair.plain(image)[0].softmax(0).max(0)
+    found = explain(pair.invariant, image)
     return {
         "image": rendering.grey(image[0, 0]),
         "plain": {"label": int(label), "confidence": float(confidence)},
@@ -76,7 +76,7 @@ def curve(pair: Pair, digit: Tensor, label: int | None) -> Answer:
     The class is the digit's label. A drawing has none: the invariant network's prediction at scale 1 takes its place.
     """
     images = make_scaled(digit.expand(len(SCALES), -1, -1), torch.tensor(SCALES), pair.size, truncate="allow")
-    plain, invariant = (network(images - pair.mean).softmax(1) for network in (pair.plain, pair.invariant))
+    plain, invariant = (network(images).softmax(1) for network in (pair.plain, pair.invariant))
     shown = int(invariant[SCALES.index(1.0)].argmax()) if label is None else label
     return {
         "class": shown,
@@ -115,7 +115,7 @@ def centre(drawing: Tensor) -> Tensor:
 def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> Answer:
     """A scene of at most so many digits, each at its own scale from `low` to `high`, labelled by both networks."""
     made = make_scenes(pair.digits, pair.labels, Uniform(low, high), 1, SCENE, digits=digits, pieces=0, seed=seed)
-    image, truth = made.images - pair.mean, made.labels
+    image, truth = made.images, made.labels
     found = explain(pair.invariant, image)
     shown = [
         {"label": int(pair.labels[digit]), "scale": scale}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import Uniform, make_scenes
-from ..data.folders import FORMATS, import_pillow, quiet_pillow
+from ..data.decoding import FORMATS, import_pillow, quiet_pillow
 from ..ops import Transform, rotation, scaling, ti_conv2d
 from ..ops.geometry import BILINEAR, canvas_size, plane_sources
 from ..ops.traceable import indices, read_plane
@@ -56,7 +56,7 @@ def find_layers(pairs: dict[str, Pair]) -> dict[str, Layer]:
     found = {}
     for title, network in networks.items():
         before: list[nn.Module] = []
-        for name, module in network.get_submodule("stages").named_children():
+        for name, module in network.get_submodule("network.stages").named_children():
             if isinstance(module, nn.Conv2d):
                 found[f"{title}.{name}"] = Layer(f"{title}, {name}", nn.Sequential(*before), module)
             before.append(module)

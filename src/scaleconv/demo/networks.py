@@ -5,24 +5,21 @@ a third of its maps), and for scenes (FCN and SI-FCN). Both are trained near sca
 leaves what they know. The digits that the page offers took no part in training.
 """
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data import embedded_digits
-from ..experiments import Experiment, Record, load_experiment, plan_runs
-from ..experiments.explanation import load_network
-from ..experiments.parsing import brief, build
-from ..experiments.records import writing
-from ..experiments.run import run_on_terminal
-from ..experiments.train import DigitStore, divide
+from ..experiments import Experiment, Record, load, load_experiment, plan_runs
+from ..experiments.display import run_on_terminal
+from ..experiments.settings import DigitData
+from ..experiments.sources import divide
+from ..models import Classifier
 
 SHIPPED = Path(str(resources.files(__package__))) / "trained"
-MEANS = "means.json"
 SCALES = [2 ** (k / 2) for k in range(-2, 3)]  # of the invariant networks: 0.5 … 2
 DIGITS: dict[str, Any] = {
     "folds": [0],
@@ -58,16 +55,14 @@ class Pair:
     """A plain network and the scale-invariant one with the same number of weights.
 
     Attributes:
-        plain, invariant: in evaluation mode.
-        mean: of the training pixels, which is subtracted from an image.
+        plain, invariant: take images in [0, 1]; in evaluation mode.
         size: side of the images they were trained on.
         trained: scales of the digits in them, in words.
         digits, labels: (N, 28, 28) uint8 and (N,): test digits, which neither has seen.
     """
 
-    plain: nn.Module
-    invariant: nn.Module
-    mean: float
+    plain: Classifier
+    invariant: Classifier
     size: int
     trained: str
     digits: Tensor
@@ -83,17 +78,12 @@ def experiments() -> dict[str, Experiment]:
 
 
 def train_pairs(folder: Path, device: str = "cpu") -> list[Record]:
-    """Train both pairs; what is finished is not trained again.
-
-    The means of the training pixels are written beside them: making all training images again would take seconds.
-    """
-    records, means = [], {}
-    for name, experiment in experiments().items():
-        records += run_on_terminal(experiment, folder / name, device, None)
-        means[name] = DigitStore("cpu").of(experiment.settings.data, experiment.folds[0]).mean
-    with writing(folder / MEANS) as part:
-        part.write_text(json.dumps(means) + "\n")
-    return records
+    """Train both pairs; what is finished is not trained again."""
+    return [
+        record
+        for name, experiment in experiments().items()
+        for record in run_on_terminal(experiment, folder / name, device, None)
+    ]
 
 
 def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
@@ -102,44 +92,22 @@ def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
     Raises:
         OSError, ValueError: weights are missing or damaged.
     """
-    digits, means, pairs = embedded_digits(), read_means(folder / MEANS), {}
+    digits, pairs = embedded_digits(), {}
     for name, experiment in experiments().items():
-        (plain, run), (invariant, _) = (load_network(run.weights(folder / name)) for run in plan_runs(experiment))
-        data = run.settings.data
-        unseen = divide(digits.labels, data, run.fold).test
+        runs = plan_runs(experiment)
+        try:
+            plain, invariant = (load(run.weights(folder / name)) for run in runs)
+        except OSError as error:
+            raise type(error)(f"{error}: `networks` must be a folder that scaleconv demo --train has filled") from None
+        data = experiment.settings.data
+        assert isinstance(data, DigitData)
+        unseen = divide(digits.labels, data, experiment.folds[0]).test
         pairs[name] = Pair(
-            plain.eval(),
-            invariant.eval(),
-            mean=means[name],
+            plain,
+            invariant,
             size=data.size,
             trained=data.scales.partition(":")[2].replace(",", " to "),
             digits=digits.images[unseen],
             labels=digits.labels[unseen],
         )
     return pairs
-
-
-@dataclass(frozen=True)
-class _Means:
-    digits: float
-    scenes: float
-
-    def __post_init__(self) -> None:
-        if not all(0 <= mean <= 1 for mean in asdict(self).values()):
-            raise ValueError(f"means of pixels must lie between 0 and 1, got {self.digits}, {self.scenes}")
-
-
-def read_means(path: Path) -> dict[str, float]:
-    """The means of the training pixels, by pair.
-
-    Raises:
-        OSError, ValueError: the file is missing or damaged.
-    """
-    try:
-        return asdict(build(_Means, json.loads(path.read_text()), "the means"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} does not hold the means of the networks ({brief(error)}): train them again") from None
-    except OSError as error:
-        raise type(error)(
-            f"cannot read {path} ({error.strerror}): `networks` must be a folder that scaleconv demo --train has filled"
-        ) from None

@@ -2,11 +2,12 @@
 
 from ..models import Classifier
 from .cost import CostStudy
-from .fit import Fitted, fit, load
+from .fit import Fitted, fit
 from .items import ITEMS, SEARCHES, Experiment, check_name, folder_name, load_experiment, load_item, parse_override
 from .records import Epoch, Record, Series, read_records
 from .run import Options, plan_runs, run_experiment
 from .settings import NetworkSettings, Settings, TrainingSettings
+from .trained import load
 
 __all__ = [
     "ITEMS",

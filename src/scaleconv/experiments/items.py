@@ -1,4 +1,4 @@
-"""What is run: an item is a set of points, each with its own settings; at every point every method is run on every fold.
+"""What is run: an item is a set of points, each with its own settings. At each, every method is run on every fold.
 
 Every file in `configs/` is an item, named after the file. It holds the paper's protocol; its `[presets.*]` tables
 change what they name. `base` names an item whose settings it takes over. `[[points]]` change settings once more, each

@@ -1,8 +1,8 @@
 """Devices, precision and processes of a run, by Lightning Fabric: one process, or those that torchrun has started.
 
-Every process holds the whole network and learns from its share of each batch. Gradients are averaged over processes, and
-BatchNorm sees the whole batch, so that a step is that of one process on the same batch, to rounding. The first process
-alone reads and writes results.
+Every process holds the whole network and learns from its share of each batch. Gradients are averaged over processes,
+and BatchNorm sees the whole batch, so that a step is that of one process on the same batch, to rounding. The first
+process alone reads and writes results.
 """
 
 import atexit

@@ -289,7 +289,8 @@ def _check_epochs(record: Record) -> None:
     settled = len(losses) < planned and "training" in record.config and settings.training.ended(losses)
     if len(losses) != planned and not settled:
         raise ValueError(
-            f"`history` must have the {planned} epochs of `config`, or end where the loss has settled, got {len(losses)}"
+            f"`history` must have the {planned} epochs of `config`, or end where the loss has settled, "
+            f"got {len(losses)}"
         )
 
 

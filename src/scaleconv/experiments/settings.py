@@ -348,7 +348,7 @@ class SoftmaxSettings(Section, frozen=True):
 
 
 class Settings(Section, frozen=True):
-    """All that the result of a run depends on, besides its method, fold and seed. A method uses some of the sections."""
+    """All that the result of a run depends on, besides its method, fold and seed. A method uses some sections."""
 
     data: Data = msgspec.field(default_factory=DigitData)
     network: NetworkSettings = NetworkSettings()

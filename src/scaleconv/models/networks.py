@@ -176,7 +176,7 @@ def _with_rules(network: nn.Module, scales: Sequence[float], rules: Mapping[str,
         if isinstance(layer, nn.Conv2d):
             sizes = (layer.in_channels, layer.out_channels, layer.kernel_size[0])
             with torch.random.fork_rng(devices=[]):
-                other = DirectSIConv2d(*sizes, scales=scales, **rules)
+                other = DirectSIConv2d(*sizes, scales=scales, align=rules["align"], border=rules["border"])
             other.load_state_dict(layer.state_dict())
             network.set_submodule(name, other)
     return network
