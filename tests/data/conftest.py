@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from scaleconv.data import datasets, digits
+from scaleconv.data import datasets
 from scaleconv.data.datasets import Dataset
 from scaleconv.data.idx import IdxFile
 
@@ -67,7 +67,7 @@ def folder(contents, tmp_path):
 @pytest.fixture(autouse=True)
 def cache(monkeypatch, tmp_path):
     """No test reads or writes the user's own cache directory, except the one that looks for full MNIST."""
-    monkeypatch.delenv(digits.VARIABLE, raising=False)
+    monkeypatch.delenv(datasets.VARIABLE, raising=False)
     monkeypatch.setitem(
         sys.modules, "platformdirs", SimpleNamespace(user_cache_dir=lambda *_, **__: str(tmp_path / "cache"))
     )
@@ -85,4 +85,4 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def embedded():
-    return digits.embedded_digits()
+    return datasets.embedded_digits()
