@@ -279,7 +279,7 @@ WORK = {  # none of which may begin
     "scaleconv.experiments.run.run_item",
     "scaleconv.experiments.compare.load_folder",
     "scaleconv.experiments.report.draw",
-    "scaleconv.experiments.html_report.read_recorded",
+    "scaleconv.experiments.report.read_recorded",
     "scaleconv.experiments.explanation.load_trained",
     "scaleconv.bench.session.run_bench",
     "scaleconv.data.load_digits",

@@ -18,11 +18,12 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "models": {"nn", "ops"},
     "data": set(),
-    "metrics": {"data"},
+    "metrics": set(),
     "table": set(),
+    "drawing": {"data"},
     "inspection": {"metrics", "nn", "ops", "table"},
-    "experiments": {"models", "data", "metrics", "inspection", "nn", "ops", "configs", "table"},
-    "bench": {"experiments", "models", "data", "metrics", "nn", "ops", "table"},
+    "experiments": {"models", "data", "metrics", "inspection", "nn", "ops", "configs", "drawing", "table"},
+    "bench": {"experiments", "models", "data", "metrics", "nn", "ops", "drawing", "table"},
     "demo": {"experiments", "inspection", "data", "ops"},
     "cli": {"demo", "bench", "experiments", "models", "data", "metrics", "nn", "ops", "table", "_start"},
     "__init__": {"inspection", "nn", "ops", "_start"},
@@ -30,7 +31,7 @@ MAY_IMPORT = {
     "_start": set(),
 }
 CORE = ("__init__", "__main__", "_start", "ops", "nn", "models", "metrics", "table")  # torch alone
-OPTIONAL = {"PIL", "matplotlib", "platformdirs", "ray", "requests"}  # imported where they are used
+OPTIONAL = {"PIL", "jinja2", "matplotlib", "platformdirs", "pooch", "ray"}  # imported where they are used
 PACKAGES = {"PIL": "pillow"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
 

@@ -8,9 +8,9 @@ from helpers.records import record
 from scaleconv.data import BACKGROUND, Fixed, Uniform, embedded_digits, make_scenes, scalar_mean
 from scaleconv.experiments import load_experiment, plan_runs, run_experiment
 from scaleconv.experiments.measures import measure
-from scaleconv.experiments.panels import make_panels
 from scaleconv.experiments.report import footnotes
 from scaleconv.experiments.sgd import error_rate
+from scaleconv.experiments.tables import make_panels
 from scaleconv.experiments.train import DigitStore, divide
 
 TINY = {

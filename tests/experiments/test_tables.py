@@ -158,7 +158,11 @@ def test_a_table_of_methods_is_drawn_beside_the_paper_and_by_epoch():
     records = table_records({"convnet": [4.0, 5.0], "ensemble": [3.0], "rbm": [6.0], "pixels": [20.0]})
     errors, training = make_panels(load_item("table1"), records)
     assert [errors.label(x) for x in errors.xs] == ["RBM", "ConvNet", "Input-pyramid ensemble"]  # pixels would be large
-    assert [list(line.values[x].values()) for x, line in zip(errors.xs, errors.lines, strict=True)] == [[6], [4, 5], [3]]
+    assert [list(line.values[x].values()) for x, line in zip(errors.xs, errors.lines, strict=True)] == [
+        [6],
+        [4, 5],
+        [3],
+    ]
     assert errors.paper == {0.0: (6.1,), 1.0: (3.48, 0.23)}
     assert [(line.model, line.at(1).mean, line.at(3).mean) for line in training.lines] == [
         ("convnet", 9.0, 4.5),
@@ -174,4 +178,4 @@ def test_errors_by_epoch_are_those_of_epochs_in_which_all_runs_were_tested():
 
     _, training = make_panels(load_item("table1"), [run(0, (9.0, 7.0, 5.0)), run(1, (9.0, None, 5.0))])
     assert training.xs == [1, 3]
-    assert len(make_panels(load_item("table1"), [run(0, (9.0, None)), run(1, (9.0, 5.0))])) == 1  # one epoch is no curve
+    assert len(make_panels(load_item("table1"), [run(0, (9.0, None)), run(1, (9.0, 5.0))])) == 1

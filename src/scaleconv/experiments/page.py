@@ -181,8 +181,8 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         f"{len(data.folder.classes)} classes, {size}, {channels}; {len(data.folder.skipped)} files left out "
         f"(skipped.txt). {training['epochs']} epochs, batch {training['batch']}, {training['optimizer']}, rate "
         f"{training['learning_rate']:g}; {first.environment['device']}, {threads}. Test images are rescaled about "
-        "their centre on a canvas of the same size, with the edge repeated around smaller ones. The spread is over seeds of training, "
-        "on one set of test images.",
+        "their centre on a canvas of the same size, with the edge repeated around smaller ones. The "
+        "spread is over seeds of training, on one set of test images.",
         f"Load a network (in the folder of the records):\n\n{weights}",
     ]
     return "\n\n".join(blocks) + "\n"

@@ -217,7 +217,7 @@ class Sources:
         def at_scale(scale: float, count: int | None, size: int | None) -> Examples:
             return test if scale == 1 else Rescaled(test, scale)
 
-        uncounted = IGNORE if found.folder.masked else None
+        uncounted = IGNORE if self.folder.folder.masked else None
         return Source(images, classes, mean, std, train, val, test, uncounted, at_scale)
 
     def _of_digits(self, data: DigitData, fold: int) -> Source:
