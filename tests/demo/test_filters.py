@@ -1,18 +1,16 @@
-"""One filter under many transforms: levels are those of the layer, and a pattern is found at its scale and turn."""
+"""A filter under many transforms: levels and winners of the loops, known patterns; and the files of pictures."""
 
+import base64
+import io
+import zlib
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from scaleconv import TIConv2d, rotation, scaling
+from helpers import reference, transform_reference
 from scaleconv.demo import filters
-from scaleconv.ops.levels import level_size, rescale
-
-
-@pytest.mark.parametrize("scale", [0.5, 0.63, 1.0, 1.59, 2.0])
-def test_a_level_of_a_scale_is_that_of_the_layer(scale):
-    images = torch.rand(2, 3, 20, 31, dtype=torch.float64)
-    expected = rescale(images, scale, level_size(images.shape[2:], scale))
-    torch.testing.assert_close(filters.transformed(images, scaling(scale)), expected)
 
 
 def disc(side, radius):
@@ -31,44 +29,104 @@ def winner_at_the_centre(found, decode):
 
 @pytest.mark.parametrize(("scale", "winner"), [(2 ** (-1 / 3), "×1.3"), (1.0, "×1"), (2.0, "×0.5")])
 def test_a_pattern_is_found_by_the_level_that_undoes_its_scale(scale, winner, decode):
-    found = filters.of_patch(disc(9, 3), disc(65, 3 * scale), "scale")
+    found = filters.apply_patch(disc(9, 3), disc(65, 3 * scale), "scale")
     assert winner_at_the_centre(found, decode) == winner
 
 
 @pytest.mark.parametrize(("degrees", "winner"), [(0, "0°"), (90, "270°"), (180, "180°"), (270, "90°")])
-def test_a_pattern_is_found_by_the_level_that_undoes_its_turn(degrees, winner, decode):
+def test_a_pattern_is_found_by_the_level_that_undoes_its_rotation(degrees, winner, decode):
     patch, image = torch.zeros(9, 9), torch.zeros(41, 41)
     patch[1:8, 1:3] = patch[6:8, 1:7] = 1  # an L
     image[16:25, 16:25] = torch.rot90(patch, degrees // 90)
-    assert winner_at_the_centre(filters.of_patch(patch, image, "rotation"), decode) == winner
+    assert winner_at_the_centre(filters.apply_patch(patch, image, "rotation"), decode) == winner
 
 
-def test_the_filters_of_every_convolution_are_offered(pairs):
-    layers = filters.find_layers(pairs)
-    assert list(layers) == [
-        *(f"{network}.conv{number}" for network in ("ConvNet", "SI-ConvNet") for number in (1, 2)),
-        *(f"{network}.conv{number}" for network in ("FCN", "SI-FCN") for number in (1, 2, 3, 4)),
-    ]
-    assert [layer.filters for layer in layers.values()] == [3, 4, 3, 4, 3, 4, 4, 4, 3, 4, 4, 4]
+def test_a_patch_responds_by_its_correlation():
+    patch = torch.zeros(9, 9)
+    patch[4, 4] = 1  # without its mean 80/81 there and −1/81 elsewhere, of norm √(80/81)
+    found = filters.apply_patch(patch, torch.nn.functional.pad(patch, [20] * 4), "scale")
+    assert {level["name"]: level["peak"] for level in found["levels"]}["×1"] == pytest.approx((80 / 81) ** 0.5)
 
 
-@pytest.mark.parametrize("by", ["scale", "rotation"])
-@pytest.mark.parametrize("name", ["ConvNet.conv1", "SI-FCN.conv3"])
-def test_a_filter_of_a_network_sees_what_its_layer_sees(pairs, by, name, decode):
-    layer, image = filters.find_layers(pairs)[name], torch.rand(40, 33)
-    found = filters.of_network(layer, 2, image, by)
-    convolution = layer.convolution
-    transforms = filters.TRANSFORMS[by].values()
-    same = TIConv2d(convolution.in_channels, 1, convolution.kernel_size, padding="same", transforms=transforms)
+@pytest.mark.parametrize(("name", "by"), [("ConvNet.conv1", "rotation"), ("SI-FCN.conv3", "scale")])
+def test_levels_and_winners_of_a_layer_are_those_of_the_loops(pairs, by, name, decode):
+    torch.manual_seed(1)
+    layer, image = filters.find_layers(pairs)[name], torch.rand(23, 20)
+    found = filters.apply_layer(layer, 2, image, by)
     with torch.no_grad():
-        same.weight.copy_(convolution.weight[2:3])
-        same.bias.copy_(torch.zeros(1) if convolution.bias is None else convolution.bias[2:3])
-        given = layer.before((image - image.mean())[None, None])
-        output, winner = same(given, return_winner=True)
-    assert found["channels"] == convolution.in_channels
-    assert decode(found["output"]).shape[:2] == tuple(output.shape[2:])
-    shares = [float((winner == place).float().mean()) for place in range(len(found["legend"]))]
-    assert [entry["share"] for entry in found["legend"]] == pytest.approx(shares)
-    assert (
-        found["levels"][list(filters.TRANSFORMS[by].values()).index(rotation(0))]["peak"] <= float(output.max()) + 1e-5
-    )
+        features = layer.before((image - image.mean())[None, None]).double().numpy()
+    weight = layer.convolution.weight.detach()[2:3].double().numpy()
+    bias = np.zeros(1) if layer.convolution.bias is None else layer.convolution.bias.detach()[2:3].numpy()
+    call = ((1, 1), [(weight.shape[-1] // 2,) * 2] * 2, (1, 1), 1)
+    matrices = [transform.matrix for transform in filters.TRANSFORMS[by].values()]
+    aligned = transform_reference.ti_conv2d(features, weight, bias, *call, matrices, "bilinear", "zeros")[:, 0, 0]
+    assert found["channels"] == weight.shape[1]
+    shares = np.bincount(aligned.argmax(0).ravel(), minlength=len(matrices)) / aligned[0].size
+    assert [entry["share"] for entry in found["legend"]] == pytest.approx(shares, abs=1e-6)
+    shown, strongest = decode(found["output"]).astype(int).sum(-1), aligned.max(0)
+    assert (shown.argmax(), shown.argmin()) == (strongest.argmax(), strongest.argmin())
+    for shown, matrix in zip(found["levels"], matrices, strict=True):
+        level = transform_reference.transform(features[0], matrix, "bilinear", "zeros")
+        assert decode(shown["image"]).shape[:2] == level.shape[1:]
+        assert shown["peak"] == pytest.approx(reference.convolve(level, weight, bias, *call).max(), rel=1e-4)
+
+
+def saved(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def pixels_of(found):
+    return np.frombuffer(base64.b64decode(found["pixels"]), np.uint8).reshape(found["height"], found["width"])
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP"])
+def test_a_picture_is_shrunk_and_converted_to_grey(kind, decode):
+    across = np.broadcast_to(np.linspace(0, 255, 400, dtype=np.uint8), (200, 400))
+    found = filters.read_picture(saved(Image.fromarray(across).convert("RGB"), kind))
+    assert pixels_of(found).shape == (48, 96)
+    assert np.abs(pixels_of(found) - np.linspace(0, 255, 96)).max() < 6
+    assert np.array_equal(decode(found["image"])[..., 0], pixels_of(found))
+
+
+def test_a_picture_that_was_taken_sideways_is_upright():
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate it clockwise to see it upright
+    dark_left = Image.fromarray(np.repeat(np.array([[0, 255]], np.uint8), [40, 40], 1).repeat(40, 0))
+    found = pixels_of(filters.read_picture(saved(dark_left, "JPEG", exif=exif)))
+    assert found.shape == (80, 40)
+    assert found[:30].mean() < 20 < 235 < found[50:].mean()
+
+
+def test_of_an_animation_the_first_frame_is_read():
+    frames = [Image.new("L", (20, 20), grey) for grey in (200, 10, 10)]
+    file = saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True)
+    assert pixels_of(filters.read_picture(file)).mean() == pytest.approx(200, abs=2)
+
+
+SVG = b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><svg><text>&b;</text></svg>'
+GIF = saved(Image.new("L", (20, 20)), "GIF")
+PROGRESSIVE = saved(Image.new("L", (64, 64), 7), "JPEG", progressive=True)
+SCANS = PROGRESSIVE[:-2] + 2000 * PROGRESSIVE[PROGRESSIVE.rindex(b"\xff\xda") : -2] + PROGRESSIVE[-2:]
+PNG = saved(Image.new("L", (5000, 3000), 7), "PNG")
+HEADER = b"IHDR" + 2 * (60_000).to_bytes(4) + PNG[24:29]
+HUGE = PNG[:12] + HEADER + zlib.crc32(HEADER).to_bytes(4) + PNG[33:]
+REFUSED = {
+    "a JPEG of 2,000 scans": (SCANS, "scans, more than 100"),
+    "empty": (b"", "must be a picture, PNG, JPEG, BMP or WEBP"),
+    "text": (b"not a picture at all", "must be a picture"),
+    "an SVG with entities": (SVG, "must be a picture"),
+    "a GIF": (GIF, "must be a picture"),
+    "half a PNG": (PNG[: len(PNG) // 2], "cannot be read"),
+    "a PNG of 17 megapixels": (saved(Image.new("L", (5000, 3400)), "PNG"), "5000×3400, of more than 16 megapixels"),
+    "a PNG of 3.6 gigapixels": (HUGE, "cannot be read"),
+    "a strip": (saved(Image.new("L", (640, 64)), "PNG"), "at least 16 pixels a side at this size, got 96×10"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_is_no_picture_is_refused(case):
+    file, message = REFUSED[case]
+    with pytest.raises(ValueError, match=f"^`file` .*{message}"):
+        filters.read_picture(file)

@@ -1,307 +1,252 @@
-"""The server answers this machine, refuses what is too much with a message, and goes on serving."""
+"""A live server answers the page, refuses each hostile request in one line, drops slow clients, and goes on serving."""
 
+import base64
 import http.client
-import io
 import json
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
-from PIL import Image
 
 from helpers.command import refused
-from scaleconv.demo import limits, server
+from scaleconv.demo import answers, routes, server
 
 STATIC = Path(server.__file__).parent / "static"
-
-
-@pytest.fixture(scope="module")
-def served(pairs):
-    page = server.PageServer("127.0.0.1", 0, pairs)
-    thread = threading.Thread(target=page.serve_forever, daemon=True)
-    thread.start()
-    yield page
-    page.shutdown()
-    page.server_close()
-
-
-@pytest.fixture
-def ask(served):
-    """Send a request, give the status and what is in the answer."""
-
-    def send(path, body=None, method="POST", headers=None):
-        connection = http.client.HTTPConnection(*served.server_address, timeout=60)
-        content = body if isinstance(body, bytes | None) or hasattr(body, "read") else json.dumps(body).encode()
-        connection.request(method, path, content, headers or {})
-        reply = connection.getresponse()
-        text = reply.read()
-        connection.close()
-        found = json.loads(text) if reply.headers["Content-Type"] == "application/json" else text
-        return reply.status, found
-
-    return send
-
-
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+IMAGE = {"height": 16, "width": 16, "pixels": 340 * "A" + "AA==", "by": "scale"}
+MAPS = {"ConvNet": (3, 4), "SI-ConvNet": (3, 4), "FCN": (3, 4, 4, 4), "SI-FCN": (3, 4, 4, 4)}
+LAYERS = {f"{name}.conv{number}": count for name, counts in MAPS.items() for number, count in enumerate(counts, 1)}
+SCENE = {"seed": 0, "digits": 1, "low": 0.5, "high": 1.5}
 
 
 @contextmanager
-def started(served, count, text):
-    """So many connections that have sent this much and go no further."""
-    with ExitStack() as opened:
-        for _ in range(count):
-            connection = opened.enter_context(socket.create_connection(served.server_address, timeout=10))
-            connection.sendall(text)
-        yield
+def running(host, pairs):
+    page = server.PageServer(host, 0, pairs)
+    thread = threading.Thread(target=page.serve_forever)
+    thread.start()
+    yield page
+    page.should_exit = True
+    thread.join()
 
 
-class Zeros:
-    """A file of so many zeros that is never in memory as a whole."""
-
-    def __init__(self, left):
-        self.left = left
-
-    def read(self, most=2**20):
-        count = min(most, self.left)
-        self.left -= count
-        return bytes(count)
+@pytest.fixture(scope="module")
+def page(pairs):
+    with running("127.0.0.1", pairs) as page:
+        yield page
 
 
-def test_the_files_of_the_page_are_served(ask):
-    for path, (name, _) in server.FILES.items():
-        assert ask(path, method="GET") == (200, (STATIC / name).read_bytes())
-    assert ask("/../answers.py", method="GET") == (404, {"error": "there is no /../answers.py here"})
+def ask(page, path, body=None, method="POST", **headers):
+    """The status, and the message of a refusal or else the answer."""
+    connection = http.client.HTTPConnection(*page.socket.getsockname(), timeout=30)
+    sent = json.dumps(body).encode() if isinstance(body, dict) else body
+    connection.request(method, path, sent, headers)
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    found = json.loads(text) if reply.headers["Content-Type"] == "application/json" else text
+    return reply.status, found["error"] if reply.status == 400 and isinstance(found, dict) else found
 
 
-def test_the_page_names_nothing_outside_of_it():
-    for name, _ in server.FILES.values():
-        named = set(re.findall(r"(?:https?:)?//[\w.]+\.\w+", (STATIC / name).read_text()))
-        assert named <= {"http://www.w3.org"}, name  # the name of SVG, which nobody loads
+def test_the_page_is_served_with_its_policy_and_names_nothing_elsewhere(page):
+    for path, name in {"": "index.html", "demo.css": "demo.css", "demo.js": "demo.js", "icon.svg": "icon.svg"}.items():
+        with urlopen(page.address + path) as reply:
+            text = reply.read()
+            assert reply.headers["Content-Security-Policy"] == "default-src 'self'; img-src 'self' data:"
+            kept = (reply.headers[each] for each in ("Cache-Control", "X-Content-Type-Options", "Referrer-Policy"))
+            assert tuple(kept) == ("no-store", "nosniff", "no-referrer")
+        assert text == (STATIC / name).read_bytes()
+        assert set(re.findall(r"(?:https?:)?//[\w.]+\.\w+", text.decode())) <= {"http://www.w3.org"}  # of SVG
 
 
-def test_every_question_of_the_page_is_answered(ask):
-    status, offer = ask("/api/offer", {})
-    assert (status, len(offer["digits"]), len(offer["layers"])) == (200, 30, 12)
-    digit, image = {"index": offer["digits"][7]["index"]}, offer["examples"][0]
-    assert ask("/api/digit", {**digit, "scale": 0.3})[0] == 200
-    assert ask("/api/curve", digit)[1]["class"] == offer["digits"][7]["label"]
-    sent = {name: image[name] for name in ("pixels", "width", "height")}
-    status, found = ask("/api/filter", {**sent, "by": "scale", "layer": "SI-FCN.conv2", "filter": 3})
-    assert (status, found["channels"]) == (200, 3)
-    assert ask("/api/scene", {"seed": 5, "digits": 2, "low": 0.4, "high": 2.2})[0] == 200
+def test_every_route_answers(page):
+    offer = ask(page, "/api/offer", {})[1]
+    assert {layer["name"]: layer["filters"] for layer in offer["layers"]} == LAYERS
+    assert (len(offer["digits"]), offer["trained"]["digits"]) == (30, "0.8 to 1.25")
+    digit, example = offer["digits"][7], offer["examples"][0]
+    assert ask(page, "/api/curve", {"index": digit["index"]})[1]["class"] == digit["label"]
+    drawing = base64.b64encode(bytes([255]).ljust(784, b"\0")).decode()
+    assert ask(page, "/api/digit", {"drawing": drawing, "scale": 1})[0] == 200
+    image = {**IMAGE, **{name: example[name] for name in ("pixels", "width", "height")}}
+    found = ask(page, "/api/filter", {**image, "layer": "SI-FCN.conv2", "filter": 3, "by": "rotation"})[1]
+    assert (found["channels"], len(found["levels"])) == (3, 12)
+    assert len(ask(page, "/api/filter", {**image, "patch": 108 * "A"})[1]["levels"]) == 7
+    assert len(ask(page, "/api/scene", {**SCENE, "digits": 2})[1]["digits"]) <= 2
+
+
+ODD = (float("nan"), float("inf"), -float("inf"), 200 * "x")
+HOSTILE = [  # route, its other fields, a field, what that must be: values that it is not
+    ("digit", {"index": 0}, "scale", "a number from 0.3 to 2.0", (*ODD, 2.01, 0.29, 10**400, None, "1", True, [1], {})),
+    ("curve", {}, "index", "a whole number from 0 to 199", (None, -1, 200, 1.0, 10**400, False, "0")),
+    ("curve", {}, "drawing", "28×28 bytes in base64", (None, "", "AAAA", 5, 8 * "é", 1044 * "A" + "!A==", 1048 * "A")),
+    ("scene", SCENE, "seed", "a whole number from 0 to 1000000", (-1, 10**6 + 1)),
+    ("scene", SCENE, "digits", "a whole number from 1 to 6", (0, 7)),
+    ("scene", SCENE, "low", "a number from 0.4 to 2.2", (0.3, 2.3)),
+    ("scene", {**SCENE, "low": 1.6}, "high", "a number from 1.6 to 2.2", (1.5, 2.3)),
+    ("filter", IMAGE, "height", "a whole number from 16 to 96", (15, 97)),
+    ("filter", IMAGE, "width", "a whole number from 16 to 96", (15, 97)),
+    ("filter", IMAGE, "pixels", "16×16 bytes in base64", ("", 344 * "A")),
+    ("filter", IMAGE, "by", "one of scale, rotation", ("shear", {}, None)),
+    ("filter", IMAGE, "patch", "9×9 bytes in base64", ("", 112 * "A")),
+    ("filter", IMAGE, "layer", f"one of {', '.join(LAYERS)}", (None, "conv1", 0)),
+    ("filter", {**IMAGE, "layer": "FCN.conv1"}, "filter", "a whole number from 0 to 2", (None, -1, 3)),
+]
+EACH = [(*row[:-1], value) for row in HOSTILE for value in row[-1]]
+
+
+@pytest.mark.parametrize(("path", "fields", "name", "rule", "value"), EACH)
+def test_a_field_out_of_its_range_is_refused_by_name_rule_and_value(page, path, fields, name, rule, value):
+    message = f"`{name}` must be {rule}, got {str(value)[:80]}"
+    assert ask(page, f"/api/{path}", {**fields, name: value}) == (400, message)
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"{", b"null", b"\xff", 60_000 * b"[", b'{"index": %s}' % (5000 * b"9")])
+def test_a_body_that_is_no_json_object_is_refused(page, body):
+    assert ask(page, "/api/curve", body) == (400, f"the request must be a JSON object, got {body[:80]}")
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "message"),
+    ("method", "path", "body", "headers", "status"),
     [
-        ("/api/digit", {"index": 0, "scale": float("nan")}, "`scale` must be a number from 0.3 to 2, got nan"),
-        ("/api/digit", {"index": 10**9, "scale": 1}, "`index` must be a whole number from 0 to 199, got 1000000000"),
-        ("/api/digit", {"drawing": "AAAA", "scale": 1}, "`drawing` must be 28×28 bytes in base64, got AAAA"),
-        (
-            "/api/scene",
-            {"seed": 0, "digits": 99, "low": 1, "high": 1},
-            "`digits` must be a whole number from 1 to 6, got 99",
-        ),
-        ("/api/scene", {"seed": 0, "digits": 1, "low": 2, "high": 1}, "`high` must be a number from 2 to 2.2, got 1"),
-        ("/api/filter", {"height": 9999, "width": 20}, "`height` must be a whole number from 16 to 96, got 9999"),
+        ("GET", "/../answers.py", None, {}, 404),
+        ("GET", "/%00", None, {}, 404),
+        ("GET", "/" + 5000 * "x", None, {}, 404),
+        ("POST", "/api/nothing", b"{}", {}, 404),
+        ("GET", "/api/digit", None, {}, 405),
+        ("PUT", "/", b"", {}, 405),
+        ("POST", "/api/digit", b"{}", {"Content-Length": "-5"}, 400),
+        ("POST", "/api/digit", b"{}", {"Content-Length": "9" * 5000}, 400),
+        ("GET", "/", None, {"Host": "example.com"}, 400),
+        ("GET", "/", None, {"Host": "localhost.example.com"}, 400),
+        ("GET", "/", None, {"Host": "localhost@example.com"}, 400),
+        ("GET", "/", None, {"Host": "[::1"}, 400),
+        ("GET", "/", None, {"Host": ""}, 400),
+        ("GET", "/", None, {"Host": "localhost:7860"}, 200),
+        ("GET", "/", None, {"Host": "[::1]:7860"}, 200),
+        ("POST", "/api/digit", bytes(2**16 + 1), {}, 413),
+        ("POST", "/api/digit", iter([bytes(2**16), b"1"]), {}, 413),
+        ("POST", "/api/picture", bytes(2**16 + 1), {}, 400),  # no picture
+        ("POST", "/api/curve", b'{"drawing": "%sA=="}' % (1045 * b"A"), {}, 400),  # no ink
+        ("POST", "/api/picture", bytes(2**23 + 1), {}, 413),
     ],
 )
-def test_fields_out_of_their_range_are_refused(ask, path, fields, message):
-    assert ask(path, fields) == (400, {"error": message})
+def test_a_request_that_is_not_for_the_page_has_its_status_and_one_line(page, method, path, body, headers, status):
+    found, text = ask(page, path, body, method, **headers)
+    assert found == status
+    assert status == 200 or "\n" not in text
 
 
-def test_a_file_of_100_mb_is_refused_and_never_held(ask):
-    size, before = 100 * 10**6, resident()
-    status, answer = ask("/api/picture", Zeros(size), headers={"Content-Length": str(size)})
-    assert (status, answer) == (413, {"error": "this is too large: at most 8 MiB are taken"})
+def test_a_file_of_100_mb_is_refused_and_never_held(page):
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    blocks = (bytes(10**5) for _ in range(1000))
+    assert ask(page, "/api/picture", blocks, **{"Content-Length": str(10**8)}) == (413, "Content Too Large")
     assert resident() - before < 30 * 2**20
-    assert ask("/api/digit", bytes(limits.MOST_JSON + 1)) == (
-        413,
-        {"error": "this is too large: at most 64 KiB are taken"},
-    )
 
 
-@pytest.mark.parametrize("length", ["", "-5", "x", "²", "9" * 5000])
-def test_a_request_without_its_length_is_refused(served, length):
-    connection = http.client.HTTPConnection(*served.server_address, timeout=60)
-    connection.putrequest("POST", "/api/digit")
-    connection.putheader("Content-Length", length.encode())
-    connection.endheaders()
-    assert connection.getresponse().status == 411
-    connection.close()
+def test_a_server_for_everyone_has_any_name(pairs):
+    with running("0.0.0.0", pairs) as page:
+        assert ask(page, "/", method="GET", Host="example.com")[0] == 200
 
 
-def test_two_hundred_requests_at_once_are_answered_or_told_to_come_again(ask, served):
-    before, together = resident(), threading.Barrier(200)
+def test_one_request_is_computed_sixteen_wait_and_the_rest_is_refused(page, monkeypatch):
+    free, running, most = threading.Event(), [], []
 
-    def one(_):
-        together.wait()
-        return ask("/api/digit", {"index": 0, "scale": 1.5})
+    def slow(*_):
+        running.append(1)
+        most.append(len(running))
+        free.wait(20)
+        running.pop()
+        return {}
 
-    with ThreadPoolExecutor(200) as crowd:
-        replies = list(crowd.map(one, range(200)))
-    told = dict(replies)
-    assert set(told) <= {200, 429}
-    assert 200 in told
-    if 429 in told:
-        assert told[429] == {"error": "busy: 16 requests are waiting already, try again"}
-    assert resident() - before < 100 * 2**20
-    assert ask("/api/digit", {"index": 0, "scale": 1.5})[0] == 200
-
-
-def test_who_finds_no_place_to_wait_is_refused_at_once(ask, served):
-    places = [served.waiting.acquire(blocking=False) for _ in range(server.WAITING)]
-    try:
-        assert ask("/api/curve", {"index": 0})[0] == 429
-    finally:
-        for _ in filter(None, places):
-            served.waiting.release()
-    assert ask("/api/curve", {"index": 0})[0] == 200
-
-
-HEAD = b"POST /api/digit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
-
-
-@pytest.mark.parametrize("text", [b"", HEAD, HEAD + b"\r\n{"], ids=["nothing", "half a head", "half a body"])
-def test_clients_that_send_slowly_make_room_for_others(ask, served, text, monkeypatch):
-    monkeypatch.setattr(server, "PATIENCE", 0.2)
-    start = time.monotonic()
-    with started(served, server.CONNECTIONS + 8, text):
-        assert ask("/api/digit", {"index": 0, "scale": 1})[0] == 200
-    assert time.monotonic() - start < server.SECONDS - 3  # so it was not their silence that ended them
-
-
-def test_who_waits_for_an_answer_is_not_slow(ask, served):
-    with ThreadPoolExecutor(1) as other:
-        hold = threading.Event()
-        served.worker.submit(hold.wait)
-        waiting = other.submit(ask, "/api/curve", {"index": 0})
-        wait_until(lambda: served.waiting._value < server.WAITING)
-        assert served.slow == {}
-        hold.set()
-        assert waiting.result()[0] == 200
-
-
-def test_all_answers_are_computed_in_one_thread(ask, served, monkeypatch):
-    """Each thread keeps memory of its own, so large pictures in many of them would take it many times."""
-    seen = set()
-    monkeypatch.setitem(served.routes, "/api/digit", lambda _: seen.add(threading.get_ident()) or {})
-    with ThreadPoolExecutor(8) as others:
-        assert {code for code, *_ in others.map(lambda _: ask("/api/digit", {}), range(16))} == {200}
-    assert len(seen) == 1
+    monkeypatch.setitem(routes.ROUTES, "/curve", slow)
+    with ThreadPoolExecutor(20) as crowd:
+        replies = [crowd.submit(ask, page, "/api/curve", {}) for _ in range(20)]
+        wait_until(lambda: sum(reply.done() for reply in replies) == 3)
+        assert ask(page, "/", method="GET")[0] == 200  # the event loop is free
+        free.set()
+    refusals = [reply.result() for reply in replies if reply.result()[0] != 200]
+    assert refusals == 3 * [(429, "busy: 16 requests are waiting already, try again")]
+    assert most == 17 * [1]
 
 
 def wait_until(reached):
-    for _ in range(1000):
-        if reached():
-            return
-        time.sleep(0.01)
-    pytest.fail("never reached")
+    deadline = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < deadline, "never reached"
+        time.sleep(0.02)
 
 
-def test_half_a_request_is_not_computed(served, monkeypatch):
-    asked = []
-    monkeypatch.setitem(served.routes, "/api/digit", lambda fields: asked.append(fields) or {})
-    for text, expected in ((HEAD + b"\r\n{}", []), (HEAD.replace(b"60000", b"2") + b"\r\n{}", [{}])):
-        with socket.create_connection(served.server_address, timeout=10) as connection:
-            connection.sendall(text)
-            connection.shutdown(socket.SHUT_WR)
-            assert bool(connection.recv(100)) == bool(expected)
-        assert asked == expected
+HEAD = b"POST /api/curve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\n"
 
 
-def test_a_slow_client_is_heard_to_the_end_as_long_as_there_is_room(served, monkeypatch):
-    monkeypatch.setattr(server, "PATIENCE", 0.0)
-    body = b'{"index": 0}'
-    with socket.create_connection(served.server_address, timeout=10) as slow:
-        for part in (
-            b"POST /api/curve HTTP/1.1\r\nHost: localhost\r\n",
-            b"Content-Length: 12\r\n\r\n",
-            body[:5],
-            body[5:],
-        ):
-            slow.sendall(part)
+@pytest.mark.parametrize("text", [b"", HEAD, HEAD + b"\r\n{"], ids=["nothing", "half a head", "half a body"])
+def test_too_many_connections_are_refused_until_the_silent_ones_are_dropped(page, text, monkeypatch):
+    monkeypatch.setattr(server, "SECONDS", 2)
+    monkeypatch.setitem(routes.ROUTES, "/curve", lambda *_: pytest.fail("half a request was computed"))
+    with ExitStack() as opened:
+        silent = [opened.enter_context(socket.create_connection(page.socket.getsockname())) for _ in range(64)]
+        for client in silent:
+            client.sendall(text)
+        assert ask(page, "/", method="GET") == (503, "Service Unavailable")
+        wait_until(lambda: not page.server_state.connections)
+    assert ask(page, "/", method="GET")[0] == 200
+
+
+def test_a_client_that_does_not_read_is_dropped(page, monkeypatch):
+    monkeypatch.setattr(server, "SECONDS", 0.5)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**12)
+        client.connect(page.socket.getsockname())
+        client.sendall(500 * b"GET /demo.js HTTP/1.1\r\nHost: localhost\r\n\r\n")  # more than all buffers hold
+        wait_until(lambda: len(page.server_state.connections) == 1)
+        wait_until(lambda: not page.server_state.connections)
+
+
+def test_a_client_that_sends_in_parts_is_answered(page):
+    with socket.create_connection(page.socket.getsockname(), timeout=10) as client:
+        for part in (HEAD, b"\r\n", b'{"inde', b'x": 0}'):
+            client.sendall(part)
             time.sleep(0.1)
-        assert slow.recv(15) == b"HTTP/1.1 200 OK"
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
 
 
-@pytest.mark.parametrize("kind", ["GIF", "WEBP"])
-def test_ten_thousand_frames_take_no_more_memory_than_one(ask, kind):
-    file, before = animation(kind, 10_000), resident()
-    assert Image.open(io.BytesIO(file)).n_frames == 10_000
-    status, answer = ask("/api/picture", file)
-    if kind == "GIF":
-        assert (status, answer) == (400, {"error": "`file` must be a picture, PNG, JPEG, BMP or WEBP"})
-    else:
-        assert (status, answer["width"]) == (200, 32)
-    assert resident() - before < 20 * 2**20
+def test_an_unforeseen_error_is_one_line(page, monkeypatch):
+    monkeypatch.setattr(answers, "curve", lambda *_: 1 / 0)
+    assert ask(page, "/api/curve", {"index": 0}) == (500, "Internal Server Error")
+    assert ask(page, "/", method="GET")[0] == 200
 
 
-def animation(kind, count):
-    """A true animation of so many frames, put together from one: making each would take long."""
-    file = io.BytesIO()
-    frames = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue")]
-    frames[0].save(file, kind, save_all=True, append_images=frames[1:])
-    data = file.getvalue()
-    if kind == "GIF":  # from its graphic control on, a frame ends where the file does
-        at = data.rindex(b"\x21\xf9")
-        return data[:at] + (count - 1) * data[at:-1] + b";"
-    at = data.rindex(b"ANMF")
-    data = data[:at] + (count - 1) * data[at:]
-    return data[:4] + (len(data) - 8).to_bytes(4, "little") + data[8:]
-
-
-def test_another_method_is_refused_in_words(ask):
-    status, answer = ask("/", method="PUT", body=b"")
-    assert (status, answer) == (501, {"error": "Unsupported method ('PUT')"})
-
-
-@pytest.mark.parametrize("name", ["example.com", "localhost.example.com", "localhost@example.com", "[::1", "[x]", ""])
-def test_a_name_that_leads_here_from_elsewhere_is_refused(ask, served, name):
-    assert ask("/", method="GET", headers={"Host": name}) == (
-        403,
-        {"error": f"this page is served at {served.address}"},
-    )
-    assert ask("/", method="GET", headers={"Host": f"localhost:{served.server_address[1]}"})[0] == 200
-
-
-def test_a_server_for_everyone_answers_to_every_name(ask, served, monkeypatch):
-    monkeypatch.setattr(served, "host", "0.0.0.0")
-    assert ask("/", method="GET", headers={"Host": "example.com"})[0] == 200
-
-
-def test_what_is_sent_may_load_nothing_from_elsewhere_and_is_not_kept(served):
-    connection = http.client.HTTPConnection(*served.server_address, timeout=60)
-    connection.request("GET", "/")
-    sent = connection.getresponse().headers
-    connection.close()
-    assert sent["Content-Security-Policy"] == "default-src 'self'; img-src 'self' data:"
-    assert (sent["Cache-Control"], sent["X-Content-Type-Options"]) == ("no-store", "nosniff")
-
-
-@pytest.mark.parametrize(("most", "closed"), [(10**6, None), (10**5, "close")])
-def test_a_body_that_is_not_read_to_its_end_ends_the_connection(served, monkeypatch, most, closed):
-    monkeypatch.setattr(server, "DRAINED", most)
-    connection = http.client.HTTPConnection(*served.server_address, timeout=60)
-    connection.request("POST", "/api/curve", bytes(200_000))
-    assert connection.getresponse().headers["Connection"] == closed
-    connection.close()
-
-
-def test_a_mistake_of_ours_is_an_answer_too(ask, served, monkeypatch):
-    monkeypatch.setitem(served.routes, "/api/curve", lambda _: 1 / 0)
-    assert ask("/api/curve", {}) == (500, {"error": "unforeseen ZeroDivisionError"})
-    assert ask("/", method="GET")[0] == 200
-
-
-def test_a_wrong_folder_or_port_is_one_line(run, pairs, monkeypatch):
+def test_a_wrong_folder_address_or_installation_is_one_line(run, page, pairs, monkeypatch):
     refused(run("demo", "--networks", "missing"), "cannot read missing/means.json (No such file", "`networks` must be")
     monkeypatch.setattr("scaleconv.demo.networks.load_pairs", lambda _: pairs)
     refused(run("demo", "--port", "70000"), "`port` must be from 0 to 65535, got 70000")
+    taken = page.socket.getsockname()[1]
+    refused(run("demo", "--port", taken), f"cannot listen on 127.0.0.1, port {taken} (Address already in use", "--port")
     refused(run("demo", "--host", "192.0.2.1"), "cannot listen on 192.0.2.1", "name another --host or --port")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "scaleconv.demo.server")
+    refused(run("demo"), "the demo needs uvicorn: pip install 'scaleconv[demo]'")
+
+
+def test_the_command_prints_where_it_serves_and_ends_at_ctrl_c():
+    command = [sys.executable, "-u", "-m", "scaleconv", "demo", "--host", "::1", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().split()[0]
+        assert re.fullmatch(r"http://\[::1\]:\d+/", address)
+        port = int(address.rpartition(":")[2][:-1])
+        assert urlopen(address).status == 200
+        with socket.create_connection(("::1", port)) as client:
+            client.sendall(HEAD)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+        assert process.stderr.read() == ""

@@ -66,10 +66,10 @@ class PageServer(uvicorn.Server):
     """
 
     def __init__(self, host: str, port: int, pairs: Pairs) -> None:
+        if not 0 <= port < 2**16:
+            raise ValueError(f"`port` must be from 0 to 65535, got {port}")
         try:
             self.socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OverflowError:
-            raise ValueError(f"`port` must be from 0 to 65535, got {port}") from None
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OSError(f"cannot listen on {host}, port {port} ({reason}): name another --host or --port") from None
@@ -102,7 +102,8 @@ def make_app(pairs: Pairs) -> Starlette:
         body = await request.body()
         if worker.statistics().tasks_waiting >= WAITING:
             raise HTTPException(429, f"busy: {WAITING} requests are waiting already, try again")
-        return JSONResponse(await to_thread.run_sync(answer, body, limiter=worker))
+        async with worker:  # counts as waiting from here on, unlike with run_sync(limiter=worker)
+            return JSONResponse(await to_thread.run_sync(answer, body))
 
     api = [Route(path, partial(respond, partial(answer_json, path, pairs)), methods=["POST"]) for path in ROUTES]
     api.append(Route("/picture", partial(respond, read_picture), methods=["POST"], max_body_size=MOST_FILE))
