@@ -17,7 +17,7 @@ from .alignment import AlignedSIConv2d
 from .cnn import CROPPED_SCALES, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
 from .contrastive import Recipe
 from .convnet import PAPER, ConvNet, Convolution, MultiStageConvNet, Shape
-from .pyramid import HierarchicalConvNet, MultiColumnConvNet, PyramidEnsemble
+from .pyramid import HierarchicalConvNet, MultiColumnConvNet
 from .rbm import RBM
 from .si_rbm import SIRBM
 from .softmax import SoftmaxClassifier
@@ -86,7 +86,7 @@ def make_model(
     if name == "hierarchical":
         return HierarchicalConvNet(shape=shape, scales=scales)
     if name == "ensemble":
-        return PyramidEnsemble(shape=shape, scales=scales)
+        return ScaleInvariant(ConvNet(shape=shape), scales, size="input")
     if name == "tiled":
         return ConvNet(TiledConv2d, shape)
     if name == "multi_stage":
@@ -165,7 +165,6 @@ __all__ = [
     "HierarchicalConvNet",
     "MultiColumnConvNet",
     "MultiStageConvNet",
-    "PyramidEnsemble",
     "Recipe",
     "ScaleCNN",
     "Shape",
