@@ -15,7 +15,6 @@ from scaleconv.models import (
     HierarchicalConvNet,
     MultiColumnConvNet,
     MultiStageConvNet,
-    PyramidEnsemble,
     Shape,
     TiledConv2d,
     UNet,
@@ -79,7 +78,7 @@ def test_at_scale_one_every_network_is_the_convnet():
     plain = ConvNet(shape=SMALL)
     others = {name: make_model(name, SMALL, (1,)) for name in CLASSIFIERS if name not in ("tiled", "multi_stage")}
     for name, network in others.items():
-        prefix = {"ensemble": "network.", "multi_column": "columns.0."}.get(name, "")
+        prefix = {"ensemble": "module.", "multi_column": "columns.0."}.get(name, "")
         network.load_state_dict({prefix + key: value for key, value in plain.state_dict().items()})
         expected = plain(IMAGES).log_softmax(1) if name == "multi_column" else plain(IMAGES)
         torch.testing.assert_close(network(IMAGES), expected)
@@ -96,17 +95,14 @@ def test_the_hierarchical_network_concatenates_what_each_scale_gives():
     torch.testing.assert_close(network(IMAGES), network.classifier(torch.cat(parts, 1)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("pool", ["max", "mean"])
-def test_the_ensemble_pools_the_scores_of_rescaled_images(pool):
-    network = PyramidEnsemble(shape=SMALL, scales=(0.8, 1, 2), pool=pool)
+def test_the_ensemble_takes_the_largest_scores_of_rescaled_images():
+    network = make_model("ensemble", SMALL, (0.8, 1, 2))
     scores = []
     for scale in (0.8, 1, 2):
         theta = torch.tensor([[1 / scale, 0, 0], [0, 1 / scale, 0]]).expand(2, -1, -1)
         grid = F.affine_grid(theta, IMAGES.shape, align_corners=False)
-        scores.append(network.network(F.grid_sample(IMAGES, grid, padding_mode="border", align_corners=False)))
-    stacked = torch.stack(scores)
-    expected = stacked.max(0).values if pool == "max" else stacked.mean(0)
-    torch.testing.assert_close(network(IMAGES), expected, rtol=1e-4, atol=1e-5)
+        scores.append(network.module(F.grid_sample(IMAGES, grid, padding_mode="border", align_corners=False)))
+    torch.testing.assert_close(network(IMAGES), torch.stack(scores).amax(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("tile", [1, 2, 3])
@@ -238,5 +234,3 @@ def test_wrong_arguments_are_named():
         make_model("resnet")
     with pytest.raises(ValueError, match=r"`size` \(=12\) must leave at least one response"):
         ConvNet(shape=Shape(size=12))
-    with pytest.raises(ValueError, match="`pool` must be 'max' or 'mean', got 'sum'"):
-        PyramidEnsemble(pool="sum")

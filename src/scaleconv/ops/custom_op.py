@@ -161,8 +161,7 @@ ti_conv2d.register_autograd(_differentiate, setup_context=_save)
 class EagerTIConv2d(torch.autograd.Function):
     """The operator for tensors that nothing traces or transforms.
 
-    The dispatcher adds 0.15 ms to a step of the smallest layer, a sixth of it, and its first call imports the compiler:
-    1.2 s and 140 MB.
+    Through the dispatcher, a small layer takes longer and the first call imports all of the compiler.
     """
 
     @staticmethod
