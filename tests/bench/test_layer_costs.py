@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from scaleconv import SIConv2d
 from scaleconv.bench import Settings, layer_costs, make_settings
-from scaleconv.bench.layer_costs import InterpolatedConv2d, check_peer, make_layer, measure_layers
+from scaleconv.bench.layer_costs import check_peer, make_layer, measure_layers
 from scaleconv.bench.session import count_ticks
 from scaleconv.bench.settings import COMPARED, SHAPES, LayerShape
 from scaleconv.metrics import timing
 from scaleconv.metrics.timing import LayerPass
+from scaleconv.models.direct import DirectSIConv2d
 
 SMALL = LayerShape(2, 3, 9, kernel=3, padding=1, batch=2, cpu_batch=2)
 STRIDED_GROUPS = LayerShape(4, 6, 10, kernel=3, padding=1, batch=2, cpu_batch=2, stride=2, groups=2)
@@ -89,22 +89,8 @@ def test_every_compared_layer_has_the_weights_and_the_output_shape_of_the_convol
 @pytest.mark.parametrize("name", ["direct", "si"])
 def test_with_the_scale_one_alone_a_layer_is_the_convolution_strides_and_groups_included(name):
     plain, layer = (make_layer(each, STRIDED_GROUPS, (1.0,)) for each in ("conv2d", name))
-    assert isinstance(layer, SIConv2d if name == "si" else InterpolatedConv2d)
+    assert isinstance(layer, SIConv2d if name == "si" else DirectSIConv2d)
     assert torch.allclose(layer(images(STRIDED_GROUPS)), plain(images(STRIDED_GROUPS)), atol=1e-6)
-
-
-def test_the_direct_layer_rescales_convolves_rescales_back_and_takes_the_maximum():
-    layer = InterpolatedConv2d(2, 3, 3, padding=0, scales=(1, 1.6))
-    level = F.interpolate(images(), size=(14, 14), mode="bilinear", align_corners=False)
-    back = F.interpolate(F.conv2d(level, layer.weight, layer.bias), size=(7, 7), mode="bilinear", align_corners=False)
-    plain = F.conv2d(images(), layer.weight, layer.bias)
-    assert torch.allclose(layer(images()), torch.maximum(plain, back), atol=1e-6)
-    assert (layer(images()) != plain).any()
-
-
-def test_the_direct_layer_leaves_out_levels_too_small_for_the_kernel():
-    layer = InterpolatedConv2d(2, 3, 3, padding=0, scales=(0.3, 1))
-    assert torch.equal(layer(images()), F.conv2d(images(), layer.weight, layer.bias))
 
 
 def test_a_peer_is_made_with_the_arguments_of_the_convolution():

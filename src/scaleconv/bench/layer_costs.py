@@ -6,16 +6,16 @@ the time to launch them.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..metrics.timing import LayerPass, Memory, Timing, Workload, captured, compare, repeated
+from ..models.direct import DirectSIConv2d
 from ..nn import SIConv2d
 from .settings import DTYPES, LAYOUTS, SHAPES, LayerShape, Settings, Tick
 
@@ -53,40 +53,6 @@ class LayerRow:
     error: str | None = None
 
 
-class InterpolatedConv2d(nn.Conv2d):
-    """Rescale, convolve, rescale back, take the maximum: the layer written with `F.interpolate`.
-
-    It shows what the layer costs when written so. It does not compute the same numbers: its grids are not aligned, and
-    every level covers every position. A level that is smaller than the kernel is left out.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        *,
-        scales: Iterable[float],
-        stride: int = 1,
-        padding: int = 0,
-        groups: int = 1,
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, groups=groups)
-        self.scales = tuple(scales)
-
-    def forward(self, input: Tensor) -> Tensor:
-        least = self.kernel_size[0] - 2 * int(self.padding[0])  # the smallest level that has an output
-        target = [(length - least) // self.stride[0] + 1 for length in input.shape[2:]]
-        responses = []
-        for scale in self.scales:
-            size = [int(scale * length) for length in input.shape[2:]]
-            if min(size) >= max(least, 1):
-                level = F.interpolate(input, size=size, mode="bilinear", align_corners=False)
-                response = super().forward(level)
-                responses.append(F.interpolate(response, size=target, mode="bilinear", align_corners=False))
-        return torch.stack(responses).max(dim=0).values  # (S, N, M, H0, W0) → (N, M, H0, W0)
-
-
 def make_layer(name: str, shape: LayerShape, scales: tuple[float, ...]) -> nn.Module:
     """Make one of `COMPARED`, or the class MODULE:CLASS; layers with equally many weights get the same ones."""
     torch.manual_seed(0)
@@ -97,7 +63,7 @@ def make_layer(name: str, shape: LayerShape, scales: tuple[float, ...]) -> nn.Mo
     if name == "conv2d_wide":
         return nn.Conv2d(shape.in_channels, len(scales) * shape.out_channels, shape.kernel, **options)
     if name == "direct":
-        return InterpolatedConv2d(*sizes, **options, scales=scales)
+        return DirectSIConv2d(*sizes, **options, scales=scales)
     if name == "si":
         return SIConv2d(*sizes, **options, scales=scales)
     peer = load_peer(name)

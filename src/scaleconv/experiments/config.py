@@ -18,7 +18,7 @@ from ..data.scaled import INTERPOLATIONS, TRUNCATIONS
 from ..metrics import NEURONS
 from ..models import CROPPED_SCALES, LATER, UNSCALED, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
 from ..models import TITLES as NETWORKS
-from ..models.alignment import ALIGNMENTS, BORDERS
+from ..models.direct import ALIGNMENTS, BORDERS
 from ..models.si_rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
 from ..nn.scale_invariant import NORMS, SIZES
@@ -140,7 +140,7 @@ class NetworkConfig:
         cropped_scales: of cropped layers.
         second_scales: of the second layer of the SI-ConvNet; `scales` if empty.
         antialias: whether scale-invariant layers smooth an image before they shrink it.
-        align, border: rules of the layers of the SI-ConvNet, as `AlignedSIConv2d` has them; the defaults are those of
+        align, border: rules of the layers of the SI-ConvNet, as `DirectSIConv2d` has them; the defaults are those of
             `SIConv2d`.
         upsample, dropout, pool, norm, levels: of the networks of the later literature, as `make_later_model` has them.
     """

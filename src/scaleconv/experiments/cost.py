@@ -6,7 +6,6 @@ layer, and as `SIConv2d` does it. Time is measured by `metrics.timing`, as `scal
 """
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from ..metrics.timing import LayerPass, captured, repeated, time_interleaved
+from ..models.direct import DirectSIConv2d
 from ..nn import SIConv2d
 from ..ops import macs
-from ..ops.call import make_call
-from ..ops.resampling import linear_map
 from .checkpoint import check_settings
 from .engine import Engine
 from .items import STUDIES
@@ -96,35 +93,6 @@ class CostStudy:
         if sweep == "largest":
             return {largest: tuple(largest ** (k / 3) for k in range(-2, 4)) for largest in self.largest}
         return {float(n): tuple(2 ** (k / max(1, n - 1)) for k in range(n)) for n in self.counts}
-
-
-class DirectSIConv2d(nn.Conv2d):
-    """The layer in the order of the paper: rescale, convolve the whole level, align, maximum; autograd does the rest.
-
-    For square images of one size, so that its matrices are made once, as `SIConv2d` keeps its own.
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, kernel: int, size: int, scales: Sequence[float]) -> None:
-        super().__init__(in_channels, out_channels, kernel)
-        axis = make_call((in_channels, size, size), self.weight.shape, 1, 0, 1, 1, scales).height
-        self.margins: list[tuple[int, int]] = []  # around what a level covers, before and after
-        for level in filter(None, (axis.level(scale) for scale in scales if scale != 1)):
-            first, end = level.covered
-            index = len(self.margins)
-            self.margins.append((first, axis.output_size - end))
-            transform = linear_map(level.sources, axis.length)
-            align = linear_map(level.targets, level.response_size)
-            self.register_buffer(f"transform_{index}", transform.dense().float(), persistent=False)
-            self.register_buffer(f"align_{index}", align.dense().float(), persistent=False)
-
-    def forward(self, input: Tensor) -> Tensor:
-        result = super().forward(input)
-        for index, margins in enumerate(self.margins):
-            transform, align = (getattr(self, f"{name}_{index}").to(input) for name in ("transform", "align"))
-            response = super().forward(transform @ input @ transform.mT)
-            aligned = align @ response @ align.mT
-            result = torch.maximum(result, F.pad(aligned, (*margins, *margins), value=-math.inf))
-        return result
 
 
 def run_cost(study: CostStudy, folder: Path, *, device: str = "cpu", watcher: Watcher | None = None) -> list[Record]:
@@ -205,7 +173,7 @@ def _time(study: CostStudy, layer: LayerShape, method: str, scales: Sequence[flo
     if method == "conv2d":
         module = nn.Conv2d(*shape)
     elif method == "direct":
-        module = DirectSIConv2d(*shape, layer.size, scales)
+        module = DirectSIConv2d(*shape, scales=scales)
     else:
         module = SIConv2d(*shape, scales=scales)
     images = torch.rand(study.batch, layer.channels, layer.size, layer.size, device=device)

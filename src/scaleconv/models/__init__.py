@@ -13,10 +13,10 @@ from torch import nn
 
 from ..nn import ScaleInvariant, SIConv2d
 from ..ops.call import DEFAULT_SCALES
-from .alignment import AlignedSIConv2d
 from .cnn import CROPPED_SCALES, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
 from .contrastive import Recipe
 from .convnet import PAPER, ConvNet, Convolution, MultiStageConvNet, Shape
+from .direct import DirectSIConv2d
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet
 from .rbm import RBM
 from .si_rbm import SIRBM
@@ -70,7 +70,7 @@ def make_model(
         scales: of all networks that have any.
         second_scales: of the second layer of the SI-ConvNet, if not `scales`.
         antialias: whether scale-invariant layers average pixels where they shrink.
-        align, border: other rules than those of `SIConv2d`, as of `AlignedSIConv2d`.
+        align, border: other rules than those of `SIConv2d`, as of `DirectSIConv2d`.
     """
     if name in ("convnet", AUGMENTED):
         return ConvNet(shape=shape)
@@ -79,7 +79,7 @@ def make_model(
         layers: list[Convolution] = [
             partial(SIConv2d, scales=own, antialias=antialias)
             if (align, border) == ("exact", "absent")
-            else partial(AlignedSIConv2d, scales=own, align=align, border=border)
+            else partial(DirectSIConv2d, scales=own, align=align, border=border)
             for own in (first, tuple(second_scales) or first)
         ]
         return ConvNet(layers[0], shape, layers[1])
@@ -156,10 +156,10 @@ __all__ = [
     "TITLES",
     "UNSCALED",
     "UNSUPERVISED",
-    "AlignedSIConv2d",
     "ConvNet",
     "CroppedSIConv2d",
     "DeepScaleCNN",
+    "DirectSIConv2d",
     "Fold",
     "FullyConvolutional",
     "HierarchicalConvNet",
