@@ -3,27 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from scaleconv import SIConv2d
 from scaleconv.experiments import cost, load_item, read_records
-from scaleconv.experiments.cost import DirectSIConv2d, formula, run_cost
+from scaleconv.experiments.cost import formula, run_cost
 from scaleconv.experiments.report import footnotes
 from scaleconv.ops.call import DEFAULT_SCALES
 
 TINY = {"batch": 1, "calls": 1, "largest": [2.0], "counts": [1, 3], "folds": [0]}
-
-
-@pytest.mark.parametrize("scales", [DEFAULT_SCALES, (1.0,), (1, 0.5, 3.0), (2.0, 1.0)])
-def test_the_direct_order_computes_the_layer(scales):
-    torch.manual_seed(0)
-    layer = SIConv2d(2, 3, 5, scales=scales).double()
-    direct = DirectSIConv2d(2, 3, 5, 13, scales).double()
-    direct.load_state_dict(layer.state_dict())
-    images = torch.rand(2, 2, 13, 13, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(direct(images), layer(images), rtol=0, atol=1e-6)  # its matrices are of float32
-    ours, theirs = (torch.autograd.grad(module(images).square().sum(), images)[0] for module in (layer, direct))
-    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
 
 
 def test_the_formula_is_the_sum_of_the_squares_of_the_scales():
