@@ -119,6 +119,7 @@ import torch, scaleconv
 layer = scaleconv.SIConv2d(1, 2, 3)
 layer(torch.rand(1, 1, 9, 9)).sum().backward()
 print(tuple(layer.weight.grad.shape))
+print(scaleconv.check_scale(torch.nn.Flatten(), torch.rand(2, 1, 4, 4), scales=(1,)).distance)
 """
 
 
@@ -128,7 +129,7 @@ def test_the_packages_of_the_suite_are_there_when_asked_for():
 
 
 def test_the_layer_works_with_torch_alone():
-    assert run_python(FORWARD_AND_BACKWARD, without={*NEEDED, *OPTIONAL, "triton"}) == "(2, 1, 3, 3)\n"
+    assert run_python(FORWARD_AND_BACKWARD, without={*NEEDED, *OPTIONAL, "triton"}) == "(2, 1, 3, 3)\n{1.0: 0.0}\n"
 
 
 def test_the_command_imports_without_what_is_imported_where_it_is_used():
@@ -147,6 +148,6 @@ def test_the_command_without_its_packages_is_one_line_that_names_the_extra(missi
 
 
 def test_the_data_without_its_packages_names_the_extra():
-    code = "try: import scaleconv.data\nexcept ImportError as error: print(error)"
+    code = "try: from scaleconv.data import read_set\nexcept ImportError as error: print(error)"
     expected = "scaleconv.data needs safetensors: pip install 'scaleconv[experiments]'\n"
     assert run_python(code, without={"safetensors"}) == expected

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scaleconv.data import make_scaled
-from scaleconv.data.appearance import shift, smooth
+from scaleconv.data.sets import shift, smooth
 
 
 def by_formula(image, scale):
@@ -42,7 +42,7 @@ def test_every_image_is_smoothed_by_its_own_scale_whatever_the_batch(monkeypatch
     together = smooth(images, scales)
     for one, image, scale in zip(together, images, scales.tolist(), strict=True):
         torch.testing.assert_close(one, smooth(image.unsqueeze(0), scale)[0])
-    monkeypatch.setattr("scaleconv.data.appearance.CHUNK", 2)
+    monkeypatch.setattr("scaleconv.data.sets.CHUNK", 2)
     assert torch.equal(smooth(images, scales), together)
 
 

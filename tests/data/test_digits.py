@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from scaleconv.data import load_digits
-from scaleconv.data.datasets import MNIST
-from scaleconv.data.digits import OtherDatasetError, take_inventory
+from scaleconv.data.datasets import MNIST, OtherDatasetError, take_inventory
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 

@@ -11,8 +11,9 @@ from PIL import Image, ImageFile
 
 from helpers.folders import parts, write_classes, write_image
 from scaleconv.data import embedded_digits, make_set, parse_scales, read_folder, write_folder
-from scaleconv.data.folders import MOST_PIXELS, ImageFolder, new_folder
+from scaleconv.data.decoding import MOST_PIXELS
 from scaleconv.data.folders import ImageFile as FoundImage
+from scaleconv.data.folders import ImageFolder
 
 
 def left_out(root, **options):
@@ -233,12 +234,15 @@ def test_digits_written_as_a_folder_are_the_digits(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["digits"]
 
 
-def test_an_interrupted_folder_leaves_nothing(tmp_path):
-    def interrupted():
-        with new_folder(tmp_path / "images") as part:
-            write_classes(part, 1)
+def test_an_interrupted_folder_leaves_nothing(tmp_path, monkeypatch):
+    saved = []
+
+    def interrupted(image, path):
+        saved.append(path)
+        if len(saved) == 2:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(Image.Image, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        interrupted()
+        write_folder(make_set(embedded_digits().first(3)), tmp_path / "images")
     assert list(tmp_path.iterdir()) == []

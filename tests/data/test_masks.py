@@ -21,7 +21,7 @@ from scaleconv.data import (
     read_masked_images,
     write_scenes,
 )
-from scaleconv.data.loading import decode, decode_mask
+from scaleconv.data.decoding import decode, decode_mask
 
 RANDOM = np.random.default_rng(0)
 COLOUR = RANDOM.integers(0, 256, (6, 5, 3), np.uint8)
@@ -86,7 +86,7 @@ def test_what_cannot_be_used_is_left_out_counted_and_named(folder):
     Image.fromarray(CLASSES).save(folder / "masks" / "huge.png")
     found = reasons(folder)
     assert found.pop("images/broken.bmp").startswith("is broken (")
-    assert found.pop("masks/cut.png").startswith("cannot be used (")
+    assert found.pop("masks/cut.png").startswith("is not an image (")
     assert found == {
         "images/alone.png": "has no mask",
         "masks/mask.png": "has no image",
@@ -98,8 +98,8 @@ def test_what_cannot_be_used_is_left_out_counted_and_named(folder):
         "masks/b.jpg": "does not end in .png, .bmp",
         "images/notes.txt": "does not end in .png, .jpg, .jpeg, .bmp, .webp",
         "masks/.hidden.png": "is hidden",
-        "images/b.png": "is no file that can be read",
-        "masks/pipe.png": "is no file that can be read",
+        "images/b.png": "cannot be read (No such file or directory)",
+        "masks/pipe.png": "is not a regular file",
         "images/huge.png": "is too large (more pixels, at most 67,108,864)",
     }
     summary = read_masked_images(folder).summary(1).splitlines()

@@ -322,9 +322,15 @@ DIGIT = torch.zeros(2, 5, 5, dtype=torch.uint8)
         (lambda: rescale(DIGIT, torch.tensor([1.0, -1.0]), **ZEROS), "`scales` .=-1.0 at index 1."),
         (lambda: rescale(DIGIT.float(), 0, **ZEROS), "`scales` .=0."),
         (lambda: rescale(DIGIT[:, :0], 1.0, **ZEROS), "`images` .of shape .2, 0, 5."),
-        (lambda: rescale(DIGIT, 1.0, antialias=False, border="black"), "`border` .='black'. must be one of zeros, edge"),
+        (
+            lambda: rescale(DIGIT, 1.0, antialias=False, border="black"),
+            "`border` .='black'. must be one of zeros",
+        ),
         (lambda: rescale(DIGIT, 1.0, shift=torch.zeros(2), **ZEROS), "`shift` .of shape .2,.. must be .2, 2."),
-        (lambda: rescale(DIGIT, 1.0, flip=torch.zeros(2), **ZEROS), "`flip` .torch.float32.*must be .2,. of torch.bool"),
+        (
+            lambda: rescale(DIGIT, 1.0, flip=torch.zeros(2), **ZEROS),
+            "`flip` .torch.float32.*must be .2,. of",
+        ),
         (lambda: rescale_masks(DIGIT, math.inf), "`scales` .=inf."),
     ],
 )

@@ -192,7 +192,7 @@ def test_what_killed_runs_left_of_a_file_is_removed_when_it_is_written(tmp_path)
     made = record("convnet")
     left, other = (tmp_path / f".{name}.abc.part" for name in (made.name, "another.json"))
     for part in (left, other):
-        part.write_text("half")
+        part.mkdir()
     write_record(tmp_path, made)
     assert (left.exists(), other.exists()) == (False, True)
 

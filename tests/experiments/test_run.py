@@ -179,8 +179,7 @@ def test_what_killed_runs_left_half_written_is_removed_on_resume(tmp_path):
     ]
     other = folder / ".someone-elses.json.abcd.part"
     for path in (*left, other):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("half")
+        path.mkdir(parents=True)
     run_experiment(experiment(), folder)
     assert list(folder.rglob("*.part")) == [other]
 

@@ -26,8 +26,8 @@ from fuzz.damage import damaged_table, drawn, write_damaged
 from helpers.records import record
 from helpers.toml import to_toml
 from scaleconv.data import embedded_digits, make_set, read_folder, read_image, read_mask, read_masked_images, read_set
+from scaleconv.data.decoding import decode, decode_mask
 from scaleconv.data.idx import IdxFile, read_idx
-from scaleconv.data.loading import decode, decode_mask
 from scaleconv.data.sets import _seal, write_set
 from scaleconv.demo.networks import MEANS, read_means
 from scaleconv.experiments import Epoch, NetworkSpec, load
