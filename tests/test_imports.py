@@ -1,4 +1,4 @@
-"""Imports point one way, cli → demo, bench → experiments → models, data → inspection → metrics, nn → ops → torch."""
+"""Imports point one way, cli → demo → experiments → bench → inspection, models, data, metrics → nn → ops → torch."""
 
 import json
 import subprocess
@@ -13,6 +13,7 @@ from architecture import SOURCES, imported_by, room_of
 from scaleconv.__main__ import NEEDED, main
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+FILES_BESIDE = ("table", "timing", "environment", "drawing")
 MAY_IMPORT = {
     "ops": set(),
     "nn": {"ops"},
@@ -20,16 +21,30 @@ MAY_IMPORT = {
     "data": set(),
     "metrics": set(),
     "table": set(),
-    "inspection": {"metrics", "nn", "ops", "table"},
-    "experiments": {"models", "data", "metrics", "inspection", "nn", "ops", "configs", "table"},
-    "bench": {"experiments", "models", "data", "metrics", "nn", "ops", "table"},
+    "timing": set(),
+    "environment": set(),
+    "drawing": {"data"},
+    "inspection": {"metrics", "nn", "ops", "table", "timing"},
+    "bench": {"models", "data", "nn", "ops", *FILES_BESIDE},
+    "experiments": {"bench", "models", "data", "metrics", "inspection", "nn", "ops", "configs", *FILES_BESIDE},
     "demo": {"experiments", "inspection", "data", "ops"},
     "cli": {"demo", "bench", "experiments", "models", "data", "metrics", "nn", "ops", "table", "_start"},
     "__init__": {"inspection", "nn", "ops", "_start"},
     "__main__": {"cli", "_start"},
     "_start": set(),
 }
-CORE = ("__init__", "__main__", "_start", "ops", "nn", "models", "metrics", "table")  # torch alone
+CORE = (
+    "__init__",
+    "__main__",
+    "_start",
+    "ops",
+    "nn",
+    "models",
+    "metrics",
+    "table",
+    "timing",
+    "environment",
+)  # torch alone
 OPTIONAL = {"PIL", "matplotlib", "platformdirs", "pooch", "ray"}  # imported where they are used
 PACKAGES = {"PIL": "pillow"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
