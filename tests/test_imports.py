@@ -1,18 +1,21 @@
 """Imports point one way, cli → demo → experiments → bench → inspection, models, data, metrics → nn → ops → torch."""
 
+import ast
 import json
 import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from architecture import SOURCES, imported_by, room_of
 from scaleconv.__main__ import NEEDED, main
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+SOURCES = Path(__file__).parents[1] / "src" / "scaleconv"
+FRONT_DOORS = ("__init__", "__main__", "_start")
 FILES_BESIDE = ("table", "timing", "environment", "drawing")
 MAY_IMPORT = {
     "ops": set(),
@@ -45,9 +48,39 @@ CORE = (
     "timing",
     "environment",
 )  # torch alone
-OPTIONAL = {"PIL", "matplotlib", "platformdirs", "pooch", "ray"}  # imported where they are used
-PACKAGES = {"PIL": "pillow"}  # whose names differ from what is imported
+OPTIONAL = {
+    "PIL",
+    "jinja2",
+    "lightning_fabric",
+    "matplotlib",
+    "platformdirs",
+    "ray",
+    "requests",
+}  # imported where they are used
+PACKAGES = {"PIL": "pillow", "lightning_fabric": "pytorch-lightning"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
+
+
+def imported_by(path: Path) -> Iterator[tuple[str, bool]]:
+    """(module, whether at the top of the file) of everything a file imports, ours as absolute names."""
+    package = ["scaleconv", *path.relative_to(SOURCES).parts[:-1]]
+    tree = ast.parse(path.read_text())
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) in top
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "scaleconv" else [module]
+            for name in names:
+                yield name, id(node) in top
+
+
+def package_of(path: Path) -> str:
+    """The folder of `src/scaleconv` that a file is in; a file beside the folders is a package of its own."""
+    return path.relative_to(SOURCES).parts[0].removesuffix(".py")
 
 
 def name(path):
@@ -56,7 +89,7 @@ def name(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_imports_point_downwards(path):
-    here = room_of(path)
+    here = package_of(path)
     for module, _ in imported_by(path):
         parts = module.split(".")
         if parts[0] == "scaleconv" and len(parts) > 1 and parts[1] not in (here, "__version__"):
@@ -74,7 +107,7 @@ def third_party(path):
     return names - set(sys.stdlib_module_names) - {"scaleconv"}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in CORE], ids=name)
+@pytest.mark.parametrize("path", [path for path in FILES if package_of(path) in CORE], ids=name)
 def test_the_core_imports_torch_alone(path):
     kernels = {"triton"} if path.parent.name == "triton" else set()
     assert third_party(path) <= {"torch"} | kernels

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scaleconv.bench.direct import DirectSIConv2d, InterpolatedConv2d
 from torch import nn
 from torch.nn import functional as F
 
 from scaleconv import DEFAULT_SCALES, SIConv2d, timing
 from scaleconv.bench import Settings, layer_costs, make_settings, network_costs, operations, run_bench
-from scaleconv.bench.direct import DirectSIConv2d, InterpolatedConv2d
 from scaleconv.bench.layer_costs import check_peer, make_layer, measure_layers
 from scaleconv.bench.network_costs import Step, make_network, measure_steps, step_tasks
 from scaleconv.bench.operations import Layer, count_operations, formula, measure_sweeps, sweep_scales

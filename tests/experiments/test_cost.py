@@ -1,11 +1,11 @@
 """The item `cost`: one record per layer, method and repeat, that can be continued, and notes about them."""
 
 import pytest
+from scaleconv.experiments.panels import make_panels
 
 from scaleconv.bench import operations
 from scaleconv.experiments import load_item, read_records
 from scaleconv.experiments.cost import run_cost
-from scaleconv.experiments.panels import make_panels
 from scaleconv.experiments.report import footnotes
 
 TINY = {"batch": 1, "calls": 1, "largest": [2.0], "counts": [1, 3], "folds": [0]}

@@ -4,8 +4,9 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-from scaleconv.experiments import Record, Series, page
 from scaleconv.experiments.evaluate import BY_SCALE, BY_SIZE, IOU_BY_SCALE
+
+from scaleconv.experiments import Record, Series, page
 
 SCALES = [0.5, 1.0, 2.0]
 CONFIG = {

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from scaleconv.experiments.train import Outcome
 
 from helpers.runs import Stop, StopAt, outcome
 from scaleconv.experiments import Epoch, load_experiment, plan_runs, read_records, run, run_experiment, train
 from scaleconv.experiments.run import ProgressDisplay
-from scaleconv.experiments.train import Outcome
 
 ROOT = Path(__file__).parents[2]
 

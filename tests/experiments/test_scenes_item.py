@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from scaleconv.experiments.sgd import error_rate
+from scaleconv.experiments.train import DigitStore, divide
 from torch import nn
 
 from helpers.records import record
@@ -9,9 +11,7 @@ from scaleconv.data import BACKGROUND, Fixed, Uniform, embedded_digits, make_sce
 from scaleconv.experiments import load_experiment, plan_runs, run_experiment
 from scaleconv.experiments.measures import measure
 from scaleconv.experiments.report import footnotes
-from scaleconv.experiments.sgd import error_rate
 from scaleconv.experiments.tables import make_panels
-from scaleconv.experiments.train import DigitStore, divide
 
 TINY = {
     "network.maps": [2, 3],

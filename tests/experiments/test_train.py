@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scaleconv.experiments.config import FEATURE_SECTIONS, TrainingConfig
+from scaleconv.experiments.train import DigitStore, Silent, divide, train_networks
 from torch.nn import functional as F
 
 from helpers.runs import Diary
 from scaleconv.data import embedded_digits, make_folds, make_scaled, parse_scales
 from scaleconv.data.sets import shift, smooth
 from scaleconv.experiments import load_experiment, plan_runs, read_records, run_experiment, train
-from scaleconv.experiments.config import FEATURE_SECTIONS, TrainingConfig
 from scaleconv.experiments.records import TIME_DIGITS
-from scaleconv.experiments.train import DigitStore, Silent, divide, train_networks
 from scaleconv.models import RBM, SIRBM, UNSUPERVISED, Shape, make_model
 
 SETTINGS = {

@@ -21,6 +21,11 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save
+from scaleconv.experiments.classifier import make_classifier
+from scaleconv.experiments.config import Settings
+from scaleconv.experiments.experiment import Point
+from scaleconv.experiments.train import Run
+from scaleconv.experiments.training import FitSettings, Training
 
 from fuzz.damage import damaged_table, drawn, write_damaged
 from helpers.records import record
@@ -33,15 +38,10 @@ from scaleconv.demo.networks import MEANS, read_means
 from scaleconv.experiments import Epoch, NetworkSpec, load
 from scaleconv.experiments import items as items_module
 from scaleconv.experiments.checkpoint import Checkpoint, _checksum, load_checkpoint, read_checkpoint, write_checkpoint
-from scaleconv.experiments.classifier import make_classifier
-from scaleconv.experiments.config import Settings
-from scaleconv.experiments.experiment import Point
 from scaleconv.experiments.explanation import load_network
 from scaleconv.experiments.items import CONFIGS, load_item, read_items
 from scaleconv.experiments.records import checksum, read_record, to_columns, write_record
 from scaleconv.experiments.tables import make_rows
-from scaleconv.experiments.train import Run
-from scaleconv.experiments.training import FitSettings, Training
 
 MOST_BYTES = 2**30  # of address space, beyond what the process has already
 MOST_SECONDS = 20  # of the processor; ten times as many by the clock, where other work goes on beside

@@ -131,8 +131,8 @@ def footnotes(result: Result) -> list[str]:
         f"Medians of {asked['repeats']} interleaved repeats on {where['device']}, {where['threads']} CPU threads, "
         f"PyTorch {where['torch']}{precision}; commit {where['commit'] or 'unknown'}.",
         f"Scales {scales}; wide scales are their squares. wide, or conv2d_wide, is Conv2d with {len(asked['scales'])} "
-        "times the maps; written plainly, or direct, is the layer with F.interpolate. Forward and backward include the "
-        "gradient of the input.",
+        "times the maps; written plainly, or direct, is the layer level by level, in the order of the paper. "
+        "Forward and backward include the gradient of the input.",
     ]
     if on_gpu:
         notes.append(

@@ -81,9 +81,11 @@ ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # numbers on a colour: not black and w
 Draw = Callable[[Any], None]  # into an axis
 
 
-def draw(item: Item, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
+def draw(
+    item: Item, records: Sequence[Record], folder: Path, name: str, formats: Sequence[str] = FORMATS
+) -> list[Path]:
     """Draw the figure of an item into a folder, in every format."""
-    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    paths = [folder / f"{name}.{kind}" for kind in formats]
     draw_panels(make_panels(item, records), item.title, item.claim, paths)
     return paths
 
