@@ -247,47 +247,24 @@ def fetch_files(dataset: Dataset, part: str, folder: Path) -> None:
                 path.write_bytes(_fetch(dataset, file))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One part of one data set, as words for a table.
-
-    Attributes:
-        dataset, part: which.
-        source: where they come from, or what is wrong.
-        count: of the digits; 0 where they are missing, and then what follows is empty.
-        classes: the smallest and the largest number of digits of a class.
-        verdict: whether the published checksums agree.
-        checksums: MD5 of images and labels.
-    """
-
-    dataset: str
-    part: str
-    source: str
-    count: int = 0
-    classes: str = ""
-    verdict: str = ""
-    checksums: tuple[str, str] = ("", "")
-
-
-def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[Entry]:
-    """Read and check everything that can be found, in the order in which it is looked for.
+def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[tuple[str, str, Digits | str]]:
+    """Read and check everything that can be found: data set, part, and the digits or what is wrong.
 
     Raises:
         OSError: a directory that was named is not there.
     """
     directory, _ = data_directory(data_dir)
-    yield _entry(embedded_digits())
+    yield EMBEDDED, "test", embedded_digits()
     for name, part in ((name, part) for name in DATASETS for part in PARTS):
-        absent = Entry(name, part, f"not in {directory} (--data-dir, ${VARIABLE})")
-        if not any(find_files(DATASETS[name], part, directory)):
-            yield absent
-            continue
-        try:
-            yield _entry(load_digits(name, part, data_dir=directory))
-        except OtherDatasetError:
-            yield absent
-        except (OSError, ValueError) as error:
-            yield replace(absent, source=str(error))
+        found: Digits | str = f"not in {directory} (--data-dir, ${VARIABLE})"
+        if any(find_files(DATASETS[name], part, directory)):
+            try:
+                found = load_digits(name, part, data_dir=directory)
+            except OtherDatasetError:
+                pass
+            except (OSError, ValueError) as error:
+                found = str(error)
+        yield name, part, found
 
 
 def read_cifar10(
@@ -413,10 +390,3 @@ def _digits(images: IdxData, labels: IdxData, dataset: str, part: str, source: s
         checksums=(images.md5, labels.md5),
         verified=images.verified and labels.verified,
     )
-
-
-def _entry(digits: Digits) -> Entry:
-    counts = digits.labels.bincount(minlength=10)
-    classes = f"{int(counts.min())} … {int(counts.max())}"
-    verdict = "agree" if digits.verified else "none published"
-    return Entry(digits.dataset, digits.part, digits.source, len(digits), classes, verdict, digits.checksums)

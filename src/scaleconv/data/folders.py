@@ -452,8 +452,7 @@ def _inspected(candidate: Candidate) -> tuple[ImageFile, str, int] | Skipped:
     """An image, the checksum of its mask and the largest number in it; or the file that cannot be used, and why."""
     path = candidate.path
     try:
-        about = inspect(path)
-        image = ImageFile("", -1, about.size, about.grey, about.checksum)
+        image = ImageFile("", -1, *inspect(path))
         if candidate.mask is None:
             return image, "", -1
         path = candidate.mask
