@@ -266,10 +266,8 @@ def test_a_good_end_names_the_next_command_and_an_interruption_leaves_earlier_fi
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--shapes", "vgg"), ("`shapes` must be among mnist1, mnist2,", "got 'vgg'")),
         (("--device", "abacus"), ("`device` must be one this machine has, got 'abacus'",)),
         (("--peer", "peers:Shorter"), ("`peer` (=peers:Shorter) must return the shape of Conv2d", "(2, 64, 7, 6)")),
-        (("--no-layers",), ("`layers` or `end_to_end` must be measured",)),
     ],
 )
 def test_what_is_wrong_is_one_line(run, arguments, words, tmp_path):
