@@ -5,6 +5,7 @@ of its range with a message that names the key, the rule and the value. Rules th
 """
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -412,12 +413,12 @@ def _reason(kind: Any, table: Any, message: str) -> str:
     """What msgspec says, with the value that it leaves out, and the choices or keys there are."""
     said, _, path = message.partition(" - at `$")
     key, value, place = "", table, kind
-    for name in filter(None, path.strip("`.").replace("[", ".[").split(".")):
+    for name in re.findall(r"\[[^]]*\]|[^.[`]+", path):  # keys, [index], and [...] for any key of a table
         place = _type_of(place, name, value)
-        if name.startswith("[") and name != "[...]":
-            value = value[int(name[1:-1])] if isinstance(value, list | tuple) else value
-        elif isinstance(value, Mapping):
+        if not name.startswith("[") and isinstance(value, Mapping):
             key, value = f"{key}.{name}" if key else name, value.get(name)
+        elif name != "[...]" and isinstance(value, list | tuple):
+            value = value[int(name[1:-1])]
     if said.startswith("Object contains unknown field"):
         known = ", ".join(getattr(_struct(place, value), "__struct_fields__", ()))
         return f"{brief(said.rpartition(' ')[2])} is unknown: it must be one of {known}"
