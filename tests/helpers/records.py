@@ -1,27 +1,22 @@
 """Records written by hand, for tests of what is made of records."""
 
 from scaleconv.experiments import Epoch, Record, Series
-from scaleconv.experiments.config import TITLES
+from scaleconv.experiments.methods import TITLES
 from scaleconv.models import UNSUPERVISED
 
-DATA = {"train": 60, "dataset": "embedded"}
+DATA = {"source": "digits", "train": 60, "dataset": "embedded"}
 
 
 def config(model, epochs=1, kind=""):
     """The least that a record of a model must say about its settings."""
     if model not in TITLES:
         return {"cost": {"calls": 3, "batch": 16}}
+    if model == "pixels":
+        return {"data": DATA, "softmax": {}}
     if model in UNSUPERVISED:
-        return (
-            {"data": DATA, model: {"hidden": 30, "epochs": epochs}, "softmax": {}}
-            if model != "pixels"
-            else {
-                "data": DATA,
-                "softmax": {},
-            }
-        )
-    measure = {"measure": {"kind": kind, "scales": [1.0]}} if kind else {}
-    return {"data": DATA, "network": {"maps": [2, 3]}, "training": {"epochs": epochs}, **measure}
+        return {"data": DATA, model: {"hidden": 30, "epochs": epochs}, "softmax": {}}
+    measure = {"kind": kind, "scales": [1.0]} if kind else {}
+    return {"data": DATA, "network": {"maps": [2, 3]}, "training": {"epochs": epochs}, "measure": measure}
 
 
 def record(model, fold=0, error=5.0, point="", x=None, label="", series=None, history=None, kind=""):

@@ -116,9 +116,10 @@ class Experiment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __post_init__(self) -> None:
         for key, name in [*(("models", name) for name in self.models), ("baseline", self.baseline)]:
             if name not in METHODS:
-                raise ValueError(f"`{key}` must be among {', '.join(TITLES)}, got {name!r}")
+                raise ValueError(f"`{key}` (={name!r}) must be among {', '.join(TITLES)}")
         for key in ("models", "folds"):
             check_list(key, getattr(self, key))
+        check_list("seeds", self.seeds or (self.seed,))
         check_list("points", [point.name for point in self.points])
         features = [name for name in self.models if name in UNSUPERVISED]
         if features and any(point.settings.measure.kind for point in self.points):

@@ -5,6 +5,8 @@ of its range with a message that names the key, the rule and the value. Rules th
 """
 
 import math
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -396,9 +398,9 @@ def checked(settings: T) -> T:
 
 
 def _refuse_infinite(value: Any, key: str, where: str) -> None:
-    """Refuse infinity and NaN, which a record cannot hold."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"`{key}` must be finite, got {value}, in {where}")
+    """Refuse infinity and NaN, which a record cannot hold, and integers that no float can be."""
+    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+        raise ValueError(f"`{key}` must be finite, got {brief(value)}, in {where}")
     if isinstance(value, Mapping):
         for name, item in value.items():
             _refuse_infinite(item, f"{key}.{brief(name)}" if key else brief(name), where)
@@ -411,28 +413,31 @@ def _reason(kind: Any, table: Any, message: str) -> str:
     """What msgspec says, with the value that it leaves out, and the choices or keys there are."""
     said, _, path = message.partition(" - at `$")
     key, value, place = "", table, kind
-    for name in filter(None, path.strip("`.").replace("[", ".[").split(".")):
+    for name in re.findall(r"\[[^]]*\]|[^.[`]+", path):  # keys, [index], and [...] for any key of a table
         place = _type_of(place, name, value)
-        if name.startswith("[") and name != "[...]":
-            value = value[int(name[1:-1])] if isinstance(value, list | tuple) else value
-        elif isinstance(value, Mapping):
+        if not name.startswith("[") and isinstance(value, Mapping):
             key, value = f"{key}.{name}" if key else name, value.get(name)
+        elif name != "[...]" and isinstance(value, list | tuple):
+            value = value[int(name[1:-1])]
     if said.startswith("Object contains unknown field"):
         known = ", ".join(getattr(_struct(place, value), "__struct_fields__", ()))
         return f"{brief(said.rpartition(' ')[2])} is unknown: it must be one of {known}"
     if said.startswith("Object missing required field"):
         return f"{brief(said.rpartition(' ')[2])} is missing" + (f" in `{key}`" if key else "")
-    if said.startswith("Invalid enum value"):
+    if said.startswith("Invalid "):  # a choice, or the tag of a union of types
         said = f"Expected one of {', '.join(map(str, get_args(place)))}"
     if said.startswith("Expected "):
         rule = said.removeprefix("Expected ").partition(", got ")[0]
-        return f"`{brief(key)}` must be {rule}, got {brief(repr(value))}"
+        return f"{f'`{brief(key)}`' if key else 'it'} must be {rule}, got {brief(repr(value))}"
     return brief(said)
 
 
 def _type_of(kind: Any, name: str, value: Any) -> Any:
-    """The type of a key of a type, or of the entries of a list."""
+    """The type of a key of a type, or of the entries of a list; of the tag of a union, its choices."""
     struct = _struct(kind, value)
+    tagged = [each.__struct_config__ for each in get_args(kind) if getattr(each, "__struct_config__", None)]
+    if any(config.tag_field == name for config in tagged):
+        return Literal[tuple(config.tag for config in tagged)]
     if isinstance(struct, type) and issubclass(struct, Struct):
         hints = {field.name: field.type for field in msgspec.structs.fields(struct)}
         return hints.get(name)

@@ -1,0 +1,94 @@
+"""A method changes the network, its variant and the augmentation of a run, and nothing else of its settings."""
+
+import pytest
+import torch
+from msgspec.structs import asdict
+
+from helpers.loops import random
+from scaleconv import SIConv2d
+from scaleconv.experiments.methods import (
+    COMPARED,
+    METHODS,
+    OWN,
+    PAPERS,
+    UNSCALED,
+    config_of,
+    of_result,
+    of_weights,
+    settings_of,
+)
+from scaleconv.experiments.settings import NetworkSettings, Settings, TrainingSettings
+from scaleconv.models import UNSUPERVISED, Images, make_network
+from scaleconv.nn import ScaleInvariant
+
+SETTINGS = Settings(
+    network=NetworkSettings(name="deep_cnn", variant="pyramid", hidden=9), training=TrainingSettings(augment=("flip",))
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "variant", "augment"),
+    [
+        ("convnet", "convnet", "plain", ("flip",)),
+        ("si_convnet", "convnet", "converted", ("flip",)),
+        ("ensemble", "convnet", "pyramid", ("flip",)),
+        ("augmented", "convnet", "plain", ("flip", "scale")),
+        ("si_unet", "unet", "converted", ("flip",)),
+        ("plain", "deep_cnn", "plain", ("flip",)),
+        ("plain-scale", "deep_cnn", "plain", ("flip", "scale")),
+        ("converted-scale", "deep_cnn", "converted", ("flip", "scale")),
+        ("pyramid", "deep_cnn", "pyramid", ("flip",)),
+    ],
+)
+def test_a_method_decides_on_network_variant_and_rescaling(method, name, variant, augment):
+    found = settings_of(method, SETTINGS)
+    assert (found.network.name, found.network.variant, found.training.augment) == (name, variant, augment)
+    assert (found.network.hidden, found.data, found.measure) == (9, SETTINGS.data, SETTINGS.measure)
+    assert settings_of(method, found) == found  # rescaled once, not twice
+
+
+def test_the_network_of_a_method_has_the_layers_that_its_name_says():
+    for method in (name for name in METHODS if METHODS[name].network):
+        network = settings_of(method, Settings(network=NetworkSettings(scales=(1, 2)))).network
+        task = "segmentation" if network.name in ("fcn", "unet") else "classification"
+        made = make_network(Images((28, 28), task=task), **asdict(network))
+        converted = any(isinstance(module, SIConv2d) for module in made.modules())
+        assert converted == method.startswith("si_"), method
+        assert isinstance(made, ScaleInvariant) == (method == "ensemble" or method.startswith("pyramid_")), method
+
+
+def test_methods_are_divided_into_those_of_the_paper_and_those_of_any_network():
+    assert set(OWN) | set(PAPERS) == set(METHODS)
+    assert set(OWN) > set(COMPARED)
+    assert set(UNSUPERVISED) < set(PAPERS)
+    assert settings_of("rbm", SETTINGS) is SETTINGS
+
+
+def test_a_record_holds_the_sections_that_the_method_uses():
+    sections = {method: list(config_of(method, SETTINGS)) for method in ("convnet", "rbm", "si_rbm", "pixels")}
+    assert sections == {
+        "convnet": ["data", "network", "training", "measure"],
+        "rbm": ["data", "rbm", "softmax"],
+        "si_rbm": ["data", "si_rbm", "softmax"],
+        "pixels": ["data", "softmax"],
+    }
+    assert config_of("convnet", SETTINGS)["network"]["hidden"] == 9
+
+
+def test_results_depend_on_all_but_the_tests_on_the_way_and_weights_not_on_the_measure():
+    config = {"training": {"epochs": 1, "evaluate_every": 2}, "network": {"scales": [1]}, "measure": {"kind": ""}}
+    assert of_result("convnet", config) == {**config, "training": {"epochs": 1}}
+    assert of_result("cnn", config) == {"training": {"epochs": 1}, "network": {}, "measure": {"kind": ""}}
+    assert of_weights("convnet", config) == {"training": {"epochs": 1}, "network": {"scales": [1]}}
+    assert config["training"] == {"epochs": 1, "evaluate_every": 2}  # not changed
+
+
+@pytest.mark.parametrize("method", ["cnn", "cropped_cnn", "si_cnn", "pyramid_cnn", "deep_cnn", "pyramid_deep_cnn"])
+def test_results_lack_the_scales_of_networks_that_scales_do_not_change(method):
+    images, found = random(2, 1, 28, 28, seed=1, dtype=torch.float32), []
+    for scales in [(1, 2), (0.5, 1)]:
+        network = settings_of(method, Settings(network=NetworkSettings(maps=(3, 4, 5), scales=scales))).network
+        torch.manual_seed(0)
+        made = make_network(Images((28, 28)), **asdict(network))
+        found.append(made.eval()(images))
+    assert torch.equal(*found) == (method in UNSCALED)
