@@ -26,7 +26,7 @@ from torch import Tensor
 from scaleconv import DEFAULT_SCALES, TIConv2d, rotation
 from scaleconv.bench.layer_costs import make_layer
 from scaleconv.bench.network_costs import Step, make_network
-from scaleconv.bench.settings import SHAPES, LayerShape
+from scaleconv.bench.shapes import SHAPES, LayerShape
 from scaleconv.data.files import atomic_path
 from scaleconv.environment import choose_device, describe_environment
 from scaleconv.ops import cpu, custom_op, plan

@@ -22,9 +22,9 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "models": {"nn", "ops"},
     "data": set(),
-    "metrics": set(),
+    "metrics": {"data"},
     "table": set(),
-    "timing": set(),
+    "timing": {"ops"},
     "environment": set(),
     "drawing": {"data"},
     "inspection": {"metrics", "nn", "ops", "table", "timing"},
@@ -57,6 +57,7 @@ OPTIONAL = {
     "ray",
     "requests",
 }  # imported where they are used
+DEMO = {"anyio", "starlette", "uvicorn"}  # of the extra `demo`, in its server
 PACKAGES = {"PIL": "pillow", "lightning_fabric": "pytorch-lightning"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
 
@@ -117,9 +118,10 @@ def test_what_the_command_imports_is_what_its_extra_installs():
     project = tomllib.loads(PROJECT.read_text())["project"]
     assert [name.partition(">")[0] for name in project["dependencies"]] == ["torch"]
     extras = project["optional-dependencies"]
-    extra = {name.partition(">")[0] for name in (*extras["experiments"], extras["ray"][1])}
+    named = (*extras["experiments"], extras["ray"][1], *extras["demo"][1:])
+    extra = {name.partition(">")[0] for name in named}
     used = set().union(*(third_party(path) for path in FILES)) - {"torch", "triton"}
-    assert used == {*NEEDED, *OPTIONAL}
+    assert used == {*NEEDED, *OPTIONAL, *DEMO}
     assert {PACKAGES.get(name, name) for name in used} == extra
 
 
@@ -194,6 +196,6 @@ def test_the_command_without_its_packages_is_one_line_that_names_the_extra(missi
 
 
 def test_the_data_without_its_packages_names_the_extra():
-    code = "try: import scaleconv.data\nexcept ImportError as error: print(error)"
+    code = "try: from scaleconv.data import read_set\nexcept ImportError as error: print(error)"
     expected = "scaleconv.data needs safetensors: pip install 'scaleconv[experiments]'\n"
     assert run_python(code, without={"safetensors"}) == expected

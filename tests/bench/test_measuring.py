@@ -15,7 +15,7 @@ from scaleconv.bench.layer_costs import check_peer, make_layer, measure_layers
 from scaleconv.bench.network_costs import Step, make_network, measure_steps, step_tasks
 from scaleconv.bench.operations import Layer, count_operations, formula, measure_sweeps, sweep_scales
 from scaleconv.bench.session import count_ticks
-from scaleconv.bench.settings import LayerShape
+from scaleconv.bench.shapes import LayerShape
 from scaleconv.timing import LayerPass, Timing
 
 SMALL = LayerShape(2, 3, 9, kernel=3, padding=1, batch=2, cpu_batch=2)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..models.direct import DirectSIConv2d
 from ..nn import SIConv2d
 from ..timing import LayerPass, Memory, Timing, Workload, captured, compare, repeated
-from .settings import DTYPES, LAYOUTS, SHAPES, LayerShape, Settings, Tick
+from .shapes import DTYPES, LAYOUTS, SHAPES, LayerShape, Settings, Tick
 
 WITH_SCALES = ("direct", "si")  # measured with the wide scales as well
 

@@ -21,7 +21,7 @@ from ..table import Table, terminal_width, wrapped
 from .layer_costs import LayerRow, measure_layers
 from .network_costs import VARIANTS, StepRow, measure_steps, step_tasks
 from .ratios import draw_layers, layer_table, ratio_table, step_table
-from .settings import Settings, Tick
+from .shapes import Settings, Tick
 
 
 @dataclass(frozen=True)

@@ -379,7 +379,7 @@ def demo(
     Draw digits, try filters, watch scenes. The page needs no network, and is served to this machine alone unless
     --host says otherwise.
     """
-    from scaleconv.demo.networks import SHIPPED, load_pairs, train_pairs
+    from scaleconv.demo.pairs import SHIPPED, load_pairs, train_pairs
     from scaleconv.demo.server import LOCAL, PageServer
 
     if train is not None:

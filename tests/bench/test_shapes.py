@@ -5,7 +5,7 @@ import torch
 
 from scaleconv import DEFAULT_SCALES
 from scaleconv.bench import Settings, make_settings
-from scaleconv.bench.settings import SHAPES
+from scaleconv.bench.shapes import SHAPES
 
 
 def test_texts_become_settings_and_what_is_not_given_is_everything():
