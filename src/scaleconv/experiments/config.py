@@ -19,7 +19,7 @@ from ..metrics import NEURONS
 from ..models import CROPPED_SCALES, LATER, UNSCALED, UNSUPERVISED, Recipe, Shape, make_later_model, make_model
 from ..models import TITLES as NETWORKS
 from ..models.alignment import ALIGNMENTS, BORDERS
-from ..models.si_rbm import ENLARGING_SCALES
+from ..models.rbm import ENLARGING_SCALES
 from ..models.unsupervised import PENALTIES
 from ..nn.scale_invariant import NORMS, SIZES
 from ..ops.checks import as_number, check_choice, check_count

@@ -34,7 +34,7 @@ from ..data import (
 )
 from ..data.appearance import shift, smooth
 from ..models import AUGMENTED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
-from ..models.contrastive import Progress
+from ..models.rbm import Progress
 from .checkpoint import Checkpoint, check_shapes, read_checkpoint, write_checkpoint
 from .config import TITLES, DataConfig, Settings
 from .experiment import Experiment, Point

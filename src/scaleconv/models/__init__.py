@@ -15,11 +15,9 @@ from ..nn import ScaleInvariant, SIConv2d
 from ..ops.signature import DEFAULT_SCALES
 from .alignment import AlignedSIConv2d
 from .cnn import CROPPED_SCALES, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
-from .contrastive import Recipe
 from .convnet import PAPER, ConvNet, Convolution, MultiStageConvNet, Shape
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet, PyramidEnsemble
-from .rbm import RBM
-from .si_rbm import SIRBM
+from .rbm import RBM, SIRBM, Recipe
 from .softmax import SoftmaxClassifier
 from .tiled import TiledConv2d
 from .unet import FullyConvolutional, UNet

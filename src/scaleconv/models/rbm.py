@@ -1,33 +1,105 @@
-"""The restricted Boltzmann machine, in the manner of scikit-learn, on tensors.
+"""The restricted Boltzmann machine and its scale-invariant form, trained by contrastive divergence.
 
-`fit` learns from images, `transform` gives the features of images, and the rest says what was learned. The
-scale-invariant RBM is the same class with other transforms. Input is checked here, once per call, never in a step.
+Both follow Sohn and Lee, "Learning invariant representations with local transformations" (2012). Images v and hidden
+units h, where a unit j is on at one scale s or off, have the energy
 
-All methods also take several data sets of one size at once, (R, N, V) in place of (N, V), and then learn R machines in
-one batch of matrix products. Each learns what it would have learned alone.
+    E(v, h) = − Σ_{j,s} (w_jᵀ T_s v + b_{j,s}) h_{j,s} − cᵀ v
+
+T_s rescales an image; the plain RBM has the scale 1 alone. Parameters and images may carry a leading dimension `*`:
+R independent machines, evaluated and trained in one batch of matrix products. Input is checked once per call, and a
+training step never waits for the device.
+
+Letters: R machines, N images, V visible units (pixels), J hidden units, S scales.
 """
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Self
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..ops.checks import check_count
-from .boltzmann import Boltzmann, Identity, Rescaling, draw_hidden, draw_visible
-from .contrastive import ContrastiveDivergence, Progress, Recipe
-from .images import check_images, check_parameter
+from ..ops.checks import check_count, check_flag, check_number
+from ..ops.geometry import is_inside
+from ..ops.resampling import linear_map
+from ..ops.signature import check_scales
 
+# No scale below 1: the digits of MNIST-Scale are shrunk, and enlarging undoes that.
+ENLARGING_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(6))
 RARE = 0.01  # visible biases start as if every pixel were on at least this often, and off at least this often
-CHUNK = 1000  # images at a time where nothing is learned: bounds the memory
+CHUNK = 1000  # images at a time in `transform`: bounds the memory
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an RBM is trained.
+
+    Attributes:
+        epochs: passes over the images.
+        batch: images in a step; the last, partial batch of an epoch is left out.
+        learning_rate: constant for half of the epochs, then falling linearly to 0.
+        momentum: of the gradient, below 1.
+        weight_decay: of the weights; biases have none.
+        sparsity_target: how often a hidden unit should be on, at any scale.
+        sparsity_cost: how hard the hidden biases are pulled towards that, in units of `learning_rate`.
+        steps: Gibbs steps of the negative phase, the k of CD-k.
+        persistent: continue the chains of the previous step instead of starting at the data.
+        initial_std: of the Gaussian weights at the start.
+    """
+
+    epochs: int = 100
+    batch: int = 100
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    sparsity_target: float = 0.05
+    sparsity_cost: float = 1.0
+    steps: int = 1
+    persistent: bool = False
+    initial_std: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "steps"):
+            check_count(name, getattr(self, name))
+        for name in ("learning_rate", "weight_decay", "sparsity_cost", "initial_std"):
+            check_number(name, getattr(self, name))
+        check_number("momentum", self.momentum, below=1)
+        if not 0 < check_number("sparsity_target", self.sparsity_target) < 1:
+            raise ValueError(f"`sparsity_target` must lie between 0 and 1, got {self.sparsity_target}")
+        check_flag("persistent", self.persistent)
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 1."""
+        return self.learning_rate * min(1.0, 2 * (1 - (epoch - 1) / self.epochs))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One epoch of training.
+
+    Attributes:
+        epoch: counted from 1.
+        reconstruction: (*) mean squared difference of the last batch and its reconstruction.
+        seconds: that the epoch took.
+    """
+
+    epoch: int
+    reconstruction: Tensor
+    seconds: float
 
 
 class RBM:
     """Restricted Boltzmann machine with binary hidden units and visible units in [0, 1].
+
+        p(h_j=1 | v) = σ(w_jᵀ v + b_j)
+        p(v_i=1 | h) = σ(Σ_j w_{j,i} h_j + c_i)
+
+    All methods take images (N, V), or R sets of images of one size, (R, N, V), which train R machines at once. Each
+    machine learns what it would have learned alone.
 
     Args:
         hidden: number of hidden units.
@@ -35,10 +107,10 @@ class RBM:
         seed: of the weights, the batches and the chains.
 
     Attributes:
-        weight: (*, J, D), one filter per hidden unit.
+        weight: (*, J, V), one filter per hidden unit.
         hidden_bias: (*, S, J), with S = 1 for the RBM.
         visible_bias: (*, V)
-        history: what `fit` measured in each epoch.
+        history: one `Progress` per epoch of `fit`.
 
     Example:
         >>> images = torch.rand(100, 12, generator=torch.Generator().manual_seed(0))
@@ -53,117 +125,76 @@ class RBM:
             raise TypeError(f"`recipe` must be a Recipe, got {recipe!r}")
         self.seed = check_count("seed", seed, least=0)
         self.history: list[Progress] = []
-        self._machine: Boltzmann | None = None
+        self.weight = self.hidden_bias = self.visible_bias = torch.empty(0)
 
     def fit(self, images: Tensor, watch: Callable[[Progress], None] | None = None) -> Self:
-        """Learn from images (*, N, V) with values in [0, 1]; `watch` is told of every epoch.
+        """Learn from images with values in [0, 1]; `watch` is called after every epoch.
 
-        Images are flat: (N, 28, 28) would be N data sets of 28 images. When learning fails, what was learned before
-        stays.
+        Images are flat: (N, 28, 28) would be N sets of 28 images.
+
+        Raises:
+            ValueError: the images do not fit, or training diverges.
         """
-        images = check_images("images", images).detach()
-        transform = self._make_transform(images)
+        images, recipe = _check_images("images", images).detach(), self.recipe
+        count = images.shape[-2]
+        if recipe.batch > count:
+            raise ValueError(f"`batch` (={recipe.batch}) must not exceed the {count} images")
         generator = torch.Generator(images.device).manual_seed(self.seed)
-        runs, target = images.shape[:-2], self.recipe.sparsity_target
-        weight = images.new_empty(self.hidden, transform.filter_pixels).normal_(generator=generator)
-        # Units start as often on as the sparsity target asks, and at every scale equally often.
-        hidden_bias = images.new_full(
-            (*runs, transform.count, self.hidden), math.log(target / (1 - target) / transform.count)
-        )
-        machine = Boltzmann(
-            transform,
-            (weight * self.recipe.initial_std).repeat(*runs, 1, 1),
-            hidden_bias,
-            images.mean(-2).clamp(RARE, 1 - RARE).logit(),
-        )
-        training = ContrastiveDivergence(machine, images, self.recipe, generator)
-        history = []
-        for epoch in range(1, self.recipe.epochs + 1):
-            with products_like_convolutions(images.device):
-                history.append(training.epoch(epoch))
+        self._initialise(images, generator)
+        velocities = [torch.zeros_like(parameter) for parameter in self.state().values()]
+        chains = images[..., : recipe.batch, :] if recipe.persistent else None
+        for epoch in range(1, recipe.epochs + 1):
+            start = time.perf_counter()
+            order = torch.randperm(count, generator=generator, device=images.device)
+            for chosen in order[: count - count % recipe.batch].split(recipe.batch):
+                batch = images.index_select(-2, chosen)
+                gradients, chains = self._gradients(batch, chains, generator)
+                for parameter, velocity, gradient in zip(self.state().values(), velocities, gradients, strict=True):
+                    torch.add(gradient, velocity, alpha=recipe.momentum, out=velocity)
+                    parameter.add_(velocity, alpha=recipe.rate(epoch))
+            reconstruction = self._visible(self._hidden(self._levels(batch)))
+            error = (batch - reconstruction).square().mean((-1, -2)).cpu()
+            if not error.isfinite().all():
+                raise ValueError(f"training diverged in epoch {epoch}: lower `learning_rate` (={recipe.learning_rate})")
+            self.history.append(Progress(epoch, error, time.perf_counter() - start))
             if watch:
-                watch(history[-1])
-        self._machine, self.history = machine, history
+                watch(self.history[-1])
         return self
 
     def load(self, weight: Tensor, hidden_bias: Tensor, visible_bias: Tensor) -> Self:
-        """Take these parameters in place of learned ones; shapes as in the attributes."""
-        for name, tensor, least in (
-            ("weight", weight, 2),
-            ("hidden_bias", hidden_bias, 2),
-            ("visible_bias", visible_bias, 1),
-        ):
-            check_parameter(name, tensor, least)
-            if tensor.dtype != weight.dtype or tensor.device != weight.device:
-                got = f"{tensor.dtype} on {tensor.device}"
-                raise ValueError(f"`{name}` must be {weight.dtype} on {weight.device}, as `weight` is, got {got}")
-        runs = weight.shape[:-2]
-        transform = self._make_transform(visible_bias.unsqueeze(-2), "visible_bias")
-        shapes = {
-            "weight": (weight, (*runs, self.hidden, transform.filter_pixels)),
-            "hidden_bias": (hidden_bias, (*runs, transform.count, self.hidden)),
-            "visible_bias": (visible_bias, (*runs, transform.visible)),
-        }
-        for name, (tensor, shape) in shapes.items():
-            if tensor.shape != shape:
-                raise ValueError(f"`{name}` must be of shape {shape}, got {tuple(tensor.shape)}")
-        self._machine = Boltzmann(transform, weight, hidden_bias, visible_bias)
+        """Take these parameters instead of learned ones; shapes as in the attributes."""
+        parameters = {"weight": weight, "hidden_bias": hidden_bias, "visible_bias": visible_bias}
+        for name, tensor in parameters.items():
+            check_floats(name, tensor)
+        if weight.dim() not in (2, 3):
+            raise ValueError(f"`weight` must be of shape (J, V) or (R, J, V), got {tuple(weight.shape)}")
+        runs, pixels, scales = weight.shape[:-2], weight.shape[-1], self._prepare("weight", weight)
+        check_matches("weight", weight, (*runs, self.hidden, pixels), weight)
+        check_matches("hidden_bias", hidden_bias, (*runs, scales, self.hidden), weight)
+        check_matches("visible_bias", visible_bias, (*runs, pixels), weight)
+        self.weight, self.hidden_bias, self.visible_bias = parameters.values()
         return self
 
     def state(self) -> dict[str, Tensor]:
         """The parameters by name, as `load` takes them."""
-        return {name: getattr(self.machine, name) for name in ("weight", "hidden_bias", "visible_bias")}
-
-    @property
-    def machine(self) -> Boltzmann:
-        """What was learned, with the conditionals; its methods check nothing."""
-        if self._machine is None:
-            raise RuntimeError(f"this {type(self).__name__} has not learned anything: call `fit` or `load` first")
-        return self._machine
-
-    @property
-    def weight(self) -> Tensor:
-        return self.machine.weight
-
-    @property
-    def hidden_bias(self) -> Tensor:
-        return self.machine.hidden_bias
-
-    @property
-    def visible_bias(self) -> Tensor:
-        return self.machine.visible_bias
+        return {"weight": self.weight, "hidden_bias": self.hidden_bias, "visible_bias": self.visible_bias}
 
     def run(self, index: int) -> Self:
-        """One of the machines that were learned together, alone."""
-        if self.machine.weight.dim() < 3:
-            raise ValueError("`run` must be asked of machines that were learned together, got a single one")
+        """One of R machines that were trained together, alone."""
+        if self.weight.dim() < 3:
+            raise ValueError("`run` needs machines that were trained together, got a single one")
         alone = copy.copy(self)
-        alone._machine = Boltzmann(self.machine.transform, *(tensor[index] for tensor in self.machine.parameters()))
-        alone.history = [
-            Progress(entry.epoch, entry.reconstruction[index], entry.activity[index], entry.seconds)
-            for entry in self.history
-        ]
+        alone.weight, alone.hidden_bias, alone.visible_bias = (tensor[index] for tensor in self.state().values())
+        alone.history = [Progress(entry.epoch, entry.reconstruction[index], entry.seconds) for entry in self.history]
         return alone
 
     def transform(self, images: Tensor) -> Tensor:
         """The features Σ_s p(h_{j,s} = 1 | v), pooled over scale: (*, N, V) → (*, N, J)."""
-        machine = self.machine
-        parts = self._check_width("images", images).split(CHUNK, -2)
-        return torch.cat([machine.hidden(machine.transform.spread(part)).sum(-2) for part in parts], -2)
-
-    def free_energy(self, images: Tensor) -> Tensor:
-        """F(v) = − log Σ_h exp(−E(v, h)): (*, N, V) → (*, N)."""
-        parts = self._check_width("images", images).split(CHUNK, -2)
-        return torch.cat([self.machine.free_energy(part) for part in parts], -1)
-
-    def reconstruct(self, images: Tensor) -> Tensor:
-        """p(v | h) at the expected hidden units of each image: (*, N, V) → (*, N, V)."""
-        machine = self.machine
-        parts = self._check_width("images", images).split(CHUNK, -2)
-        return torch.cat([machine.visible(machine.hidden(machine.transform.spread(part))) for part in parts], -2)
+        chunks = self._check_fits("images", images).split(CHUNK, -2)
+        return torch.cat([self._hidden(self._levels(chunk)).sum(-2) for chunk in chunks], -2)
 
     def sample(self, count: int, steps: int = 1000, *, start: Tensor | None = None, seed: int = 0) -> Tensor:
-        """Images drawn by Gibbs sampling, as probabilities: (*, count, V).
+        """Draw images by Gibbs sampling, as probabilities: (*, count, V).
 
         Args:
             count: of the images.
@@ -171,78 +202,200 @@ class RBM:
             start: images (*, count, V) at which the chains start; by default noise.
             seed: of the chains.
         """
-        machine = self.machine
         count, steps = check_count("count", count), check_count("steps", steps)
-        shape = (*machine.visible_bias.shape[:-1], count, machine.transform.visible)
-        generator = torch.Generator(machine.weight.device).manual_seed(seed)
+        generator = torch.Generator(self.weight.device).manual_seed(seed)
         if start is None:
-            start = draw_visible(torch.full(shape, 0.5).to(machine.weight), generator)
-        elif self._check_width("start", start).shape != shape:
-            raise ValueError(f"`start` must be of shape {shape}, got {tuple(start.shape)}")
-        images, probabilities = start, start
+            half = torch.full_like(self.visible_bias, 0.5).unsqueeze(-2)
+            start = _draw_visible(half.repeat_interleave(count, -2), generator)
+        if self._check_fits("start", start).shape[-2] != count:
+            raise ValueError(f"`start` must hold {count} images, got {start.shape[-2]}")
+        images = probabilities = start
         for _ in range(steps):
-            hidden = machine.hidden(machine.transform.spread(images))
-            probabilities = machine.visible(draw_hidden(hidden, generator))
-            images = draw_visible(probabilities, generator)
+            hidden = _draw_hidden(self._hidden(self._levels(images)), generator)
+            probabilities = self._visible(hidden)
+            images = _draw_visible(probabilities, generator)
         return probabilities
 
-    def pseudo_likelihood(self, images: Tensor, *, pixels: Tensor | None = None, seed: int = 0) -> Tensor:
-        """An estimate of Σ_i log p(v_i | all other pixels) from one pixel of each image: (*, N, V) → (*, N).
+    def _initialise(self, images: Tensor, generator: torch.Generator) -> None:
+        """Small random filters, the same for all machines, and biases as if no filter mattered."""
+        runs, pixels, target = images.shape[:-2], images.shape[-1], self.recipe.sparsity_target
+        scales = self._prepare("images", images)
+        weight = images.new_empty(self.hidden, pixels).normal_(generator=generator)
+        self.weight = (weight * self.recipe.initial_std).repeat(*runs, 1, 1)
+        # Units start as often on as the sparsity target asks, and at every scale equally often.
+        self.hidden_bias = images.new_full((*runs, scales, self.hidden), math.log(target / (1 - target) / scales))
+        self.visible_bias = images.mean(-2).clamp(RARE, 1 - RARE).logit()
+        self.history = []
 
-        With a = F(v_i = 0) − F(v_i = 1), the log-odds of pixel i, it is V · (v_i·log σ(a) + (1 − v_i)·log σ(−a)); for
-        v_i between 0 and 1 that is the expectation over a pixel that is on with probability v_i.
+    def _gradients(
+        self, images: Tensor, chains: Tensor | None, generator: torch.Generator
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+        """The directions in which the parameters learn from a batch (*, B, V), and the persistent chains' new states.
 
-        Args:
-            images: values in [0, 1].
-            pixels: (N,) which pixel of each image; by default drawn.
-            seed: of the pixels.
+        Chains that start at the data follow Hinton's practical guide (2010): hidden states are drawn, visible ones stay
+        probabilities, and so do the last hidden ones. Persistent chains draw the visible states too, or they would not
+        sample the model.
         """
-        images = self._check_width("images", images)
-        count, width = images.shape[-2:]
-        if pixels is None:
-            generator = torch.Generator(images.device).manual_seed(seed)
-            pixels = torch.randint(width, (count,), generator=generator, device=images.device)
-        elif not _are_indices(pixels, count, width):
-            raise ValueError(f"`pixels` must be {count} indices below {width}, got {pixels}")
-        chosen = F.one_hot(pixels.long(), width).to(images)  # (N, V)
-        rest = images * (1 - chosen)
-        odds = self.free_energy(rest) - self.free_energy(rest + chosen)
-        value = (images * chosen).sum(-1)
-        return width * (value * odds - F.softplus(odds))
+        levels = self._levels(images)
+        hidden = self._hidden(levels)
+        positive = _statistics(images, levels, hidden)
+        if chains is not None:
+            hidden = self._hidden(self._levels(chains))
+        for _ in range(self.recipe.steps):
+            visible = self._visible(_draw_hidden(hidden, generator))
+            if chains is not None:
+                chains = visible = _draw_visible(visible, generator)
+            levels = self._levels(visible)
+            hidden = self._hidden(levels)
+        negative = _statistics(visible, levels, hidden)
+        weight, hidden_bias, visible_bias = (p - n for p, n in zip(positive, negative, strict=True))
+        weight.sub_(self.weight, alpha=self.recipe.weight_decay)
+        activity = positive[1].sum(-2, keepdim=True)  # (*, 1, J)
+        hidden_bias.add_(self.recipe.sparsity_target - activity, alpha=self.recipe.sparsity_cost)
+        return (weight, hidden_bias, visible_bias), chains
 
-    def _make_transform(self, images: Tensor, name: str = "images") -> Identity | Rescaling:
-        return Identity(images.shape[-1])
+    def _hidden(self, levels: Tensor) -> Tensor:
+        """p(h_{j,s} = 1 | v) from the levels T_s v: (*, N, S, V) → (*, N, S, J)."""
+        inputs = (levels.flatten(-3, -2) @ self.weight.mT).unflatten(-2, levels.shape[-3:-1])
+        inputs = inputs + self.hidden_bias.unsqueeze(-3)
+        if inputs.shape[-2] == 1:  # the same numbers, faster
+            return torch.sigmoid(inputs)
+        return torch.softmax(F.pad(inputs, (0, 0, 0, 1)), -2)[..., :-1, :]  # the last, of energy 0, is "off"
 
-    def _check_width(self, name: str, images: Tensor) -> Tensor:
-        """Images that fit what was learned."""
-        images, learned = check_images(name, images), self.machine.visible_bias
-        if images.shape[-1] != learned.shape[-1] or images.shape[:-2] != learned.shape[:-1]:
-            expected = ", ".join(str(n) for n in (*learned.shape[:-1], "N", learned.shape[-1]))
-            raise ValueError(f"`{name}` must be of shape ({expected}), as learned, got {tuple(images.shape)}")
-        if images.dtype != learned.dtype or images.device != learned.device:
-            got = f"{images.dtype} on {images.device}"
-            raise ValueError(f"`{name}` must be {learned.dtype} on {learned.device}, as learned, got {got}")
+    def _visible(self, hidden: Tensor) -> Tensor:
+        """p(v_i = 1 | h): (*, N, S, J) → (*, N, V)."""
+        patterns = (hidden.flatten(-3, -2) @ self.weight).unflatten(-2, hidden.shape[-3:-1])  # (*, N, S, V)
+        return torch.sigmoid(self._gather(patterns) + self.visible_bias.unsqueeze(-2))
+
+    def _levels(self, images: Tensor) -> Tensor:
+        """T_s v for all scales: (*, N, V) → (*, N, S, V)."""
+        return images.unsqueeze(-2)
+
+    def _gather(self, patterns: Tensor) -> Tensor:
+        """Σ_s T_sᵀ z_s, the transpose of `_levels`: (*, N, S, V) → (*, N, V)."""
+        return patterns.squeeze(-2)
+
+    def _prepare(self, name: str, tensor: Tensor) -> int:
+        """Make the transforms for the pixels, type and device of a tensor (*, V); the number of scales."""
+        return 1
+
+    def _check_fits(self, name: str, images: Tensor) -> Tensor:
+        learned = self.visible_bias
+        if not len(learned):
+            raise RuntimeError(f"this {type(self).__name__} has not learned anything: call `fit` or `load` first")
+        images = _check_images(name, images)
+        check_matches(name, images, (*learned.shape[:-1], images.shape[-2], learned.shape[-1]), learned)
         return images
 
 
-def _are_indices(pixels: object, count: int, width: int) -> bool:
-    if not isinstance(pixels, Tensor) or pixels.shape != (count,):
-        return False
-    whole = not pixels.is_floating_point() and pixels.dtype != torch.bool
-    return whole and bool(((pixels >= 0) & (pixels < width)).all())
+class SIRBM(RBM):
+    """Scale-invariant RBM: a hidden unit finds its filter at one of the scales, or not at all.
 
+        p(h_{j,s}=1 | v) = exp(w_jᵀ T_s v + b_{j,s}) / (1 + Σ_{s'} exp(w_jᵀ T_{s'} v + b_{j,s'}))
+        p(v_i=1 | h)     = σ( Σ_{j,s} (T_sᵀ w_j)_i h_{j,s} + c_i )
 
-@contextmanager
-def products_like_convolutions(device: torch.device) -> Iterator[None]:
-    """Use TF32 for float32 products on a GPU where torch's convolutions do.
+    Convention: T_s rescales the image about its centre on its own canvas. Pixel q of the canvas reads the image at
+    u = (q − (H−1)/2)/s + (H−1)/2 on each axis, linear between neighbours, edge pixels clamped for half a pixel as in
+    `si_conv2d`, and zero beyond. An enlarged image is cropped and a shrunk one is framed by zeros. Where the canvas and
+    the level of the pyramid differ by an even number of pixels, T_s is exactly that level.
 
-    Units are drawn at random, so the lost bits do not matter to learning. What is learned is applied in full precision.
+    Args:
+        hidden: number of hidden units.
+        size: of the images, one number or (height, width).
+        recipe: how it is trained.
+        scales: 1 among them.
+        seed: of the weights, the batches and the chains.
     """
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda" and torch.backends.cudnn.allow_tf32 and before == "highest":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        if torch.get_float32_matmul_precision() != before:
-            torch.set_float32_matmul_precision(before)
+
+    def __init__(
+        self,
+        hidden: int,
+        size: int | tuple[int, int],
+        recipe: Recipe | None = None,
+        *,
+        scales: Iterable[float] = ENLARGING_SCALES,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(hidden, recipe, seed=seed)
+        self.scales = check_scales(scales)
+        pair = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
+        if len(pair) != 2:
+            raise ValueError(f"`size` must be an integer or (height, width), got {size!r}")
+        self.size = check_count("size", pair[0]), check_count("size", pair[1])
+
+    def _prepare(self, name: str, tensor: Tensor) -> int:
+        height, width = self.size
+        if tensor.shape[-1] != height * width:
+            raise ValueError(f"`{name}` must have {height}×{width} pixels, got {tensor.shape[-1]}")
+        self._rows, self._columns = (
+            torch.stack([canvas_matrix(scale, length) for scale in self.scales]).to(tensor) for length in self.size
+        )  # (S, H, H) and (S, W, W)
+        return len(self.scales)
+
+    def _levels(self, images: Tensor) -> Tensor:
+        pixels = images.unflatten(-1, self.size)  # (*, N, H, W)
+        lines = (pixels @ self._columns.flatten(0, 1).mT).unflatten(-1, self._columns.shape[:2])  # (*, N, H, S, W)
+        return torch.einsum("shH,...Hsw->...shw", self._rows, lines).flatten(-2)
+
+    def _gather(self, patterns: Tensor) -> Tensor:
+        lines = torch.einsum("shH,...shw->...Hsw", self._rows, patterns.unflatten(-1, self.size))
+        return (lines.flatten(-2) @ self._columns.flatten(0, 1)).flatten(-2)
+
+
+def canvas_matrix(scale: float, length: int) -> Tensor:
+    """T_s along one axis, in float64: (length, length)."""
+    centre = (length - 1) / 2
+    sources = (torch.arange(length, dtype=torch.float64) - centre) / scale + centre
+    return linear_map(sources.tolist(), length).dense() * is_inside(sources, length).unsqueeze(1)
+
+
+def _statistics(visible: Tensor, levels: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """−∂E/∂(weight, hidden_bias, visible_bias), averaged over the images."""
+    share = hidden / visible.shape[-2]
+    return share.flatten(-3, -2).mT @ levels.flatten(-3, -2), share.sum(-3), visible.mean(-2)
+
+
+def _draw_hidden(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    """Switch on at most one scale of each unit: (*, N, S, J).
+
+    All machines get the same random numbers, so each learns what it would have learned alone.
+    """
+    count, _, units = probabilities.shape[-3:]
+    chance = torch.rand(count, 1, units, generator=generator, dtype=probabilities.dtype, device=probabilities.device)
+    reached = (chance < probabilities.cumsum(-2)).to(probabilities.dtype)
+    return reached - F.pad(reached[..., :-1, :], (0, 0, 1, 0))
+
+
+def _draw_visible(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    """Binary images: (*, N, V); all machines get the same random numbers."""
+    shape = probabilities.shape[-2:]
+    chance = torch.rand(shape, generator=generator, dtype=probabilities.dtype, device=probabilities.device)
+    return (chance < probabilities).to(probabilities.dtype)
+
+
+def check_floats(name: str, tensor: Any) -> None:
+    """Refuse what is no tensor of finite floats."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"`{name}` must be of a floating-point type, got {tensor.dtype}")
+    if not tensor.isfinite().all():
+        raise ValueError(f"`{name}` must be finite, got NaN or infinity among the values")
+
+
+def check_matches(name: str, tensor: Tensor, shape: Sequence[int], learned: Tensor) -> None:
+    """Refuse a tensor of another shape, or of another type or device than what was learned."""
+    if (tensor.shape, tensor.dtype, tensor.device) != (torch.Size(shape), learned.dtype, learned.device):
+        got = f"{tuple(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+        raise ValueError(f"`{name}` must be {tuple(shape)}, {learned.dtype} on {learned.device}, got {got}")
+
+
+def _check_images(name: str, images: Tensor) -> Tensor:
+    """Flat images (N, V), or sets of them (R, N, V), at least one, in [0, 1]."""
+    check_floats(name, images)
+    if images.dim() not in (2, 3) or 0 in images.shape:
+        raise ValueError(f"`{name}` must be of shape (N, V) or (R, N, V), none of them 0, got {tuple(images.shape)}")
+    low, high = (float(end) for end in images.aminmax())
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"`{name}` must lie in [0, 1], got values from {low:g} to {high:g}")
+    return images

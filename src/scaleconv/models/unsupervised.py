@@ -1,8 +1,7 @@
-"""Runs of the last rows of Table 1: features learned without labels, then a softmax classifier on them.
+"""The rows of Table 1 that learn features without labels, then a softmax classifier on them.
 
-All folds of a model are trained together, in one batch of matrix products; each fold ends as if it were alone. On a GPU
-their classifiers are trained together too, as many as fit into its memory. Every model gets the same classifier and the
-same choice of penalties. `pixels` is the control without any features.
+The RBMs of all folds are trained at once, in one batch of matrix products; then each fold gets its classifier. Every
+method has the same classifier and the same choice of penalties. `pixels` is the control without learned features.
 """
 
 import time
@@ -14,21 +13,17 @@ from torch import Tensor
 
 from ..ops.checks import check_count, check_number
 from ..ops.signature import check_scales
-from .contrastive import Progress, Recipe
-from .rbm import RBM
-from .si_rbm import ENLARGING_SCALES, SIRBM
-from .softmax import Choice, choose_softmax
+from .rbm import ENLARGING_SCALES, RBM, SIRBM, Progress, Recipe
+from .softmax import choose_softmax
 
 UNSUPERVISED = {"pixels": "Softmax on pixels", "rbm": "RBM", "si_rbm": "Scale-invariant RBM"}
 PENALTIES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
-SAMPLES, STEPS = 100, 10  # drawn from an RBM to be looked at, and Gibbs steps of each
-CHUNK = 5000  # test images at a time: bounds the memory of their features
-TOGETHER = 2**32  # bytes of features: more of them are classified one fold after the other on a GPU
+SAMPLES, STEPS = 100, 10  # images drawn from an RBM for its figure, and Gibbs steps of each
 
 
 @dataclass(frozen=True)
 class UnsupervisedSettings:
-    """How a model is trained; those of a comparison share the units, the penalties and the held-out part.
+    """How a method is trained; those of a comparison share the units, the penalties and the held-out part.
 
     Attributes:
         hidden: units of an RBM.
@@ -49,9 +44,10 @@ class UnsupervisedSettings:
         check_scales(self.scales)
         for penalty in self.penalties:
             check_number("penalties", penalty)
-        if not self.penalties or not 0 < check_number("held_out", self.held_out) < 1:
-            got = f"{list(self.penalties)} and {self.held_out}"
-            raise ValueError(f"`penalties` must name at least one, and `held_out` lie between 0 and 1, got {got}")
+        if not self.penalties:
+            raise ValueError("`penalties` must name at least one, got none")
+        if not 0 < check_number("held_out", self.held_out) < 1:
+            raise ValueError(f"`held_out` must lie between 0 and 1, got {self.held_out}")
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class UnsupervisedRun:
-    """What came out of a fold.
+    """The result of a fold.
 
     Attributes:
         test_error: in percent.
@@ -77,7 +73,7 @@ class UnsupervisedRun:
         weights: by name, of the RBM and of the classifier.
         samples: (N, V) drawn from the RBM, by short chains that start at the first test digits; None for pixels.
         parameters: numbers learned.
-        seconds: of training, for all folds together, and this fold's share of those of the choice of classifiers.
+        seconds: of training the RBMs of all folds, and of choosing the classifier of this one.
     """
 
     test_error: float
@@ -100,83 +96,58 @@ def train_unsupervised(
     seed: int = 0,
     watch: Callable[[Progress], None] | None = None,
 ) -> list[UnsupervisedRun]:
-    """Learn the features of each fold together, then one classifier for each.
+    """Learn the features of all folds together, then a classifier for each.
 
     Args:
         name: one of `UNSUPERVISED`.
         folds: on one device, with equally many training digits.
         settings: how to train.
         seed: of all that is random.
-        watch: told of every epoch.
+        watch: called after every epoch.
     """
     if name not in UNSUPERVISED:
         raise ValueError(f"`name` must be one of {', '.join(UNSUPERVISED)}, got {name!r}")
     counts = [len(fold.train_images) for fold in folds]
     if len(set(counts)) != 1:
         raise ValueError(f"`folds` must have equally many training digits, got {counts}")
-    start = time.perf_counter()
-    height, width = folds[0].train_images.shape[-2:]
-    model = _make(name, settings, (height, width), seed)
-    if model:
-        model.fit(torch.stack([fold.train_images.flatten(1) for fold in folds]), watch)
-    seconds = time.perf_counter() - start
-    parts = [(model and model.run(index), fold) for index, fold in enumerate(folds)]
-    count = _together(folds[0].train_images, settings.hidden if model else height * width)
-    groups = [parts[first : first + count] for first in range(0, len(parts), count)]
-    return [run for group in groups for run in _classify(group, settings, seed, seconds)]
-
-
-def _make(name: str, settings: UnsupervisedSettings, size: tuple[int, int], seed: int) -> RBM | None:
     if name == "pixels":
-        return None
+        return [_classify(None, fold, settings, seed, 0.0) for fold in folds]
+    start = time.perf_counter()
+    images = torch.stack([fold.train_images.flatten(1) for fold in folds])
+    height, width = folds[0].train_images.shape[-2:]
     if name == "rbm":
-        return RBM(settings.hidden, settings.recipe, seed=seed)
-    return SIRBM(settings.hidden, size, settings.recipe, scales=settings.scales, seed=seed)
-
-
-def _together(images: Tensor, features: int) -> int:
-    """How many folds of so many images and features are classified at once."""
-    return max(1, TOGETHER // (len(images) * features * images.element_size())) if images.is_cuda else 1
+        model = RBM(settings.hidden, settings.recipe, seed=seed)
+    else:
+        model = SIRBM(settings.hidden, (height, width), settings.recipe, scales=settings.scales, seed=seed)
+    model.fit(images, watch)
+    seconds = time.perf_counter() - start
+    return [_classify(model.run(index), fold, settings, seed, seconds) for index, fold in enumerate(folds)]
 
 
 def _classify(
-    parts: Sequence[tuple[RBM | None, Fold]], settings: UnsupervisedSettings, seed: int, seconds: float
-) -> list[UnsupervisedRun]:
-    begun = time.perf_counter()
-    choices = choose_softmax(
-        torch.stack([_features(model, fold.train_images) for model, fold in parts]),
-        torch.stack([fold.train_labels for _, fold in parts]),
-        settings.penalties,
-        held_out=settings.held_out,
-        seed=seed,
+    model: RBM | None, fold: Fold, settings: UnsupervisedSettings, seed: int, seconds: float
+) -> UnsupervisedRun:
+    start = time.perf_counter()
+    train, test = fold.train_images.flatten(1), fold.test_images.flatten(1)
+    features = model.transform(train) if model else train
+    classifier, losses, errors = choose_softmax(
+        features, fold.train_labels, settings.penalties, held_out=settings.held_out, seed=seed
     )
-    seconds += (time.perf_counter() - begun) / len(parts)
-    return [_judge(model, fold, choice, seconds) for (model, fold), choice in zip(parts, choices, strict=True)]
-
-
-def _features(model: RBM | None, images: Tensor) -> Tensor:
-    return model.transform(images.flatten(1)) if model else images.flatten(1)
-
-
-def _judge(model: RBM | None, fold: Fold, choice: Choice, seconds: float) -> UnsupervisedRun:
-    classifier = choice.classifier
-    wrong = 0
-    for images, labels in zip(fold.test_images.split(CHUNK), fold.test_labels.split(CHUNK), strict=True):
-        wrong += int((classifier.predict(_features(model, images)) != labels).sum())
+    seconds += time.perf_counter() - start
+    predictions = classifier.predict(model.transform(test) if model else test)
     weights = {"classifier.weight": classifier.weight, "classifier.bias": classifier.bias}
-    history = model.history if model else []
-    start = fold.test_images[:SAMPLES].flatten(1)
     if model:
-        weights |= {f"rbm.{parameter}": tensor for parameter, tensor in model.state().items()}
+        weights |= {f"rbm.{name}": tensor for name, tensor in model.state().items()}
+    history, first = model.history if model else [], test[:SAMPLES]
     return UnsupervisedRun(
-        test_error=100 * wrong / len(fold.test_labels),
+        test_error=100 * int((predictions != fold.test_labels).sum()) / len(fold.test_labels),
         penalty=classifier.penalty,
-        held_out_losses=choice.losses,
-        held_out_errors=choice.errors,
+        held_out_losses=losses,
+        held_out_errors=errors,
         reconstruction=[float(entry.reconstruction) for entry in history],
         epoch_seconds=[entry.seconds for entry in history],
         weights=weights,
-        samples=model.sample(len(start), STEPS, start=start) if model else None,
+        samples=model.sample(len(first), STEPS, start=first) if model else None,
         parameters=sum(tensor.numel() for tensor in weights.values()),
         seconds=seconds,
     )
