@@ -1,247 +1,242 @@
-"""The RBMs as a user meets them: learning, determinism, several machines at once."""
+"""Both RBMs against enumeration of all states, training against loops, and what they refuse."""
 
-import copy
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
-from helpers.small_rbms import IMAGES, QUICK, kinds, make, random_images
-from scaleconv.models.contrastive import ContrastiveDivergence, Recipe
-from scaleconv.models.rbm import RBM, products_like_convolutions
-from scaleconv.models.si_rbm import SIRBM
+from helpers.rbm_reference import HIDDEN, PIXELS, SCALES, Tiny
+from helpers.tolerance import assert_close
+from scaleconv.models import RBM, SIRBM, Recipe
+from scaleconv.models.rbm import canvas_matrix
+from scaleconv.ops.geometry import Axis
+from scaleconv.ops.resampling import linear_map
+
+KINDS = pytest.mark.parametrize("scales", [SCALES, (1.0,), ()], ids=["three scales", "scale 1", "RBM"])
+QUICK = Recipe(epochs=3, batch=20)
+IMAGES = torch.rand(100, 64, generator=torch.Generator().manual_seed(0)) ** 3
 
 
 def bars(count=400, side=6, seed=0):
-    """One bright row or column per image: 2·side patterns, known in full."""
-    random = torch.Generator().manual_seed(seed)
-    images = torch.zeros(count, side, side)
-    for image, which in zip(images, torch.randint(2 * side, (count,), generator=random).tolist(), strict=True):
-        image[which if which < side else slice(None), slice(None) if which < side else which - side] = 1
-    return images.flatten(1)
+    """One bright row or column per image."""
+    places = torch.randint(2 * side, (count,), generator=torch.Generator().manual_seed(seed))
+    rows, columns = F.one_hot(places, 2 * side).float().split(side, 1)
+    return (rows[:, :, None] + columns[:, None, :]).flatten(1)
 
 
-def same_state(one, other):
-    return all(torch.equal(one.state()[name], other.state()[name]) for name in one.state())
+@KINDS
+def test_features_are_the_hidden_means_of_enumeration(scales):
+    tiny = Tiny(scales)
+    expected = torch.stack([tiny.hidden_means(image).sum(0) for image in tiny.images])
+    assert_close(tiny.model.transform(tiny.images), expected)
 
 
-@pytest.mark.parametrize("recipe", [QUICK, Recipe(epochs=2, batch=20, steps=2, persistent=True)], ids=["CD-1", "PCD-2"])
-def test_with_the_single_scale_one_the_si_rbm_is_the_rbm(recipe):
-    images = random_images()
-    plain, invariant = RBM(7, recipe).fit(images), SIRBM(7, 8, recipe, scales=(1,)).fit(images)
-    assert same_state(plain, invariant)
-    assert torch.equal(plain.transform(images), invariant.transform(images))
-    assert torch.equal(plain.sample(3, 5), invariant.sample(3, 5))
+@KINDS
+@pytest.mark.parametrize(("steps", "persistent"), [(1, False), (3, False), (2, True)])
+def test_the_gradient_is_the_difference_of_both_phases_with_decay_and_sparsity(scales, steps, persistent):
+    recipe = Recipe(weight_decay=0.3, sparsity_target=0.1, sparsity_cost=2, steps=steps, persistent=persistent)
+    tiny = Tiny(scales, recipe)
+    chains = list(1 - tiny.images) if persistent else list(tiny.images)
+    begun = torch.stack(chains) if persistent else None
+    actual, ended = tiny.model._gradients(tiny.images, begun, torch.Generator().manual_seed(1))
 
-
-def test_one_filter_serves_all_scales():
-    """As many weights as the RBM; only the biases come once per scale."""
-    plain, invariant = (make(kind).fit(random_images()) for kind in ("rbm", "si_rbm"))
-    assert plain.weight.shape == invariant.weight.shape == (7, 64)
-    assert plain.hidden_bias.shape == (1, 7)
-    assert invariant.hidden_bias.shape == (2, 7)
-
-
-def test_a_unit_answers_alike_to_an_image_and_to_its_enlargement():
-    """A filter matched to a square answers to squares of twice the size, if 0.5 is among its scales."""
-    small, large = torch.zeros(12, 12), torch.zeros(12, 12)
-    small[4:8, 4:8], large[2:10, 2:10] = 1, 1
-    filters = torch.where(small > 0, 1.0, -1.0).flatten().unsqueeze(0)
-    images = torch.stack([small, large]).flatten(1)
-    features = {}
-    for scales in [(1,), (1, 0.5)]:
-        model = SIRBM(1, 12, scales=scales).load(filters, torch.full((len(scales), 1), -10.0), torch.zeros(144))
-        features[scales] = model.transform(images)[:, 0]
-    assert features[(1,)][0] > 0.99
-    assert features[(1,)][1] < 0.01
-    assert features[(1, 0.5)].min() > 0.99
-
-
-@kinds
-def test_fit_is_a_function_of_images_and_seed(kind):
-    images = random_images()
-    first = make(kind).fit(images)
-    torch.rand(5)  # whatever happens to the global generator
-    assert same_state(first, make(kind).fit(images))
-    assert same_state(first, first.fit(images))
-    assert len(first.history) == QUICK.epochs
-    assert not torch.equal(first.weight, make(kind, seed=1).fit(images).weight)
-
-
-@kinds
-def test_machines_learned_together_end_as_they_would_alone(kind):
-    stacked = torch.stack([random_images(seed=seed) for seed in range(3)])
-    together = make(kind).fit(stacked)
-    assert together.weight.shape == (3, 7, 64)
-    for index, images in enumerate(stacked):
-        alone, one = make(kind).fit(images), together.run(index)
-        for name, tensor in one.state().items():
-            torch.testing.assert_close(tensor, alone.state()[name], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(one.transform(images), together.transform(stacked)[index])
-        torch.testing.assert_close(one.free_energy(images), together.free_energy(stacked)[index])
-        assert one.history[-1].reconstruction == pytest.approx(alone.history[-1].reconstruction.item(), rel=1e-4)
+    generator = torch.Generator().manual_seed(1)  # the same random numbers, used one state at a time
+    for _ in range(steps):
+        chances = torch.rand(4, 1, HIDDEN, generator=generator, dtype=torch.float64)[:, 0]
+        for n, visible in enumerate(chains):
+            means, total = tiny.hidden_means(visible), tiny.visible_bias.clone()
+            for unit in range(HIDDEN):
+                reached = [scale for scale in range(len(means)) if chances[n, unit] < means[: scale + 1, unit].sum()]
+                if reached:
+                    total += tiny.transforms[reached[0]].T @ tiny.weight[unit]
+            chains[n] = torch.sigmoid(total)
+        if persistent:
+            coins = torch.rand(4, PIXELS, generator=generator, dtype=torch.float64)
+            chains = [(coin < chain).double() for coin, chain in zip(coins, chains, strict=True)]
+    means = [tiny.hidden_means(image) for image in tiny.images]
+    extra = -0.3 * tiny.weight, 2 * (0.1 - sum(means).sum(0) / 4), 0
+    for index, gradient in enumerate(actual):
+        expected = sum(
+            tiny.minus_energy_gradient(image, mean)[index]
+            - tiny.minus_energy_gradient(chain, tiny.hidden_means(chain))[index]
+            for image, mean, chain in zip(tiny.images, means, chains, strict=True)
+        )
+        assert_close(gradient, expected / 4 + extra[index])
+    assert (ended is None) == (not persistent)
+    if persistent:
+        assert_close(ended, torch.stack(chains))
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("scales", [None, (1, 1.5)], ids=["rbm", "si_rbm"])
-def test_learning_tells_the_images_from_others(scales, persistent):
-    images, recipe = bars(), Recipe(epochs=40, batch=20, sparsity_target=0.1, persistent=persistent)
-    model = (SIRBM(24, 6, recipe, scales=scales) if scales else RBM(24, recipe)).fit(images)
-    shuffled = images[:, torch.randperm(36, generator=torch.Generator().manual_seed(1))]
-    assert model.free_energy(bars(seed=1)).mean() < model.free_energy(shuffled).mean() - 5
-    assert model.pseudo_likelihood(bars(seed=1)).mean() > model.pseudo_likelihood(shuffled).mean() + 5
-    assert model.history[-1].reconstruction < 0.5 * model.history[0].reconstruction
-    assert (model.reconstruct(images) - images).square().mean() < 0.5 * images.var()
-    assert [entry.epoch for entry in model.history] == list(range(1, 41))
-
-
-@pytest.mark.parametrize("target", [0.05, 0.3])
-def test_the_sparsity_target_is_met(target):
-    recipe = Recipe(epochs=30, batch=20, learning_rate=0.1, sparsity_target=target, sparsity_cost=10)
-    model = RBM(20, recipe).fit(bars())
-    assert model.transform(bars()).mean() == pytest.approx(target, rel=0.3)
-    assert model.history[-1].activity == pytest.approx(target, rel=0.4)  # of one batch
-
-
-def test_the_rate_is_constant_for_half_of_the_epochs_and_then_falls():
-    assert [Recipe(epochs=5, learning_rate=0.5).rate(epoch) for epoch in range(1, 6)] == pytest.approx(
-        [0.5, 0.5, 0.5, 0.4, 0.2]
-    )
-
-
-def test_steps_follow_the_gradient_with_momentum():
-    """v ← m·v + g, w ← w + rate·v, the gradients taken from a twin that draws the same numbers."""
-    machine, recipe = make("si_rbm").fit(IMAGES).machine, Recipe(batch=20, momentum=0.7)
-    twin = copy.deepcopy(machine)
-    training, other = (
-        ContrastiveDivergence(one, IMAGES, recipe, torch.Generator().manual_seed(0)) for one in (machine, twin)
-    )
-    velocities = [torch.zeros_like(parameter) for parameter in twin.parameters()]
-    for images in IMAGES.split(20)[:3]:
-        training.step(images, 0.1)
-        gradients = other.gradient(images)
-        velocities = [0.7 * velocity + gradient for velocity, gradient in zip(velocities, gradients, strict=True)]
-        for parameter, velocity in zip(twin.parameters(), velocities, strict=True):
-            parameter += 0.1 * velocity
-    for parameter, expected in zip(machine.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(parameter, expected)
-
-
-def test_weight_decay_shrinks_the_weights():
-    norms = [
-        RBM(7, Recipe(epochs=20, batch=20, weight_decay=decay)).fit(random_images()).weight.norm() for decay in (0, 0.5)
-    ]
-    assert norms[1] < 0.5 * norms[0]
-
-
-def test_chains_start_where_they_are_told():
-    model = make("rbm").load(10 * torch.eye(7, 64), torch.full((1, 7), -5.0), torch.full((64,), -5.0))
-    start = torch.zeros(2, 64)
-    start[1, 3] = 1
-    samples = model.sample(2, 1, start=start)
-    assert samples[1, 3] > 0.9
-    assert samples[0].max() < 0.1
-
-
-def test_watchers_are_told_of_every_epoch():
+def test_training_is_momentum_on_batches_in_random_order(persistent):
+    """Weights, velocities, chains and order written out; five images make two batches of two."""
+    images = torch.rand(5, PIXELS, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    images[:, 0] = 0  # a pixel that is never on
+    recipe = Recipe(epochs=4, batch=2, momentum=0.7, learning_rate=0.3, initial_std=0.2, persistent=persistent)
     seen = []
-    make("rbm").fit(random_images(), watch=seen.append)
-    assert [entry.epoch for entry in seen] == [1, 2, 3]
+    model = SIRBM(HIDDEN, (2, 3), recipe, scales=SCALES, seed=5).fit(images, seen.append)
+
+    generator = torch.Generator().manual_seed(5)
+    frequencies = images.mean(0).clamp(0.01, 0.99)
+    parameters = [
+        0.2 * torch.empty(HIDDEN, PIXELS, dtype=torch.float64).normal_(generator=generator),
+        torch.full((3, HIDDEN), math.log(0.05 / 0.95 / 3), dtype=torch.float64),  # a unit is on with chance 0.05
+        (frequencies / (1 - frequencies)).log(),
+    ]
+    velocities, chains = [torch.zeros_like(p) for p in parameters], images[:2] if persistent else None
+    twin = SIRBM(HIDDEN, (2, 3), recipe, scales=SCALES)
+    for rate in (0.3, 0.3, 0.3, 0.15):
+        order = torch.randperm(5, generator=generator)
+        for chosen in (order[:2], order[2:4]):
+            gradients, chains = twin.load(*parameters)._gradients(images[chosen], chains, generator)
+            velocities = [0.7 * v + g for v, g in zip(velocities, gradients, strict=True)]
+            parameters = [p + rate * v for p, v in zip(parameters, velocities, strict=True)]
+    for actual, expected in zip(model.state().values(), parameters, strict=True):
+        assert_close(actual, expected)
+    weight, _, visible_bias = parameters
+    twin.load(*parameters)
+    dense = torch.stack(Tiny().transforms)  # (S, V, V)
+    hidden = twin._hidden(torch.einsum("svw,nw->nsv", dense, images[chosen]))
+    reconstruction = torch.sigmoid(torch.einsum("nsj,jv,svw->nw", hidden, weight, dense) + visible_bias)
+    assert_close(model.history[-1].reconstruction, (reconstruction - images[chosen]).square().mean())
+    assert seen == model.history
+    assert [entry.epoch for entry in seen] == [1, 2, 3, 4]
 
 
-def test_float64_stays_float64():
-    model = make("si_rbm").fit(random_images().double())
-    assert {tensor.dtype for tensor in model.state().values()} == {torch.float64}
-    assert model.sample(2, 2).dtype == torch.float64
+def test_gibbs_samples_have_the_models_means():
+    tiny, count = Tiny(), 4000
+    torch.testing.assert_close(tiny.model.sample(count, 50).mean(0), tiny.visible_means(), rtol=0, atol=2 / count**0.5)
 
 
-def test_integers_of_numpy_are_accepted():
-    assert RBM(np.int64(3), QUICK).fit(IMAGES).weight.shape == (3, 64)
-
-
-def test_divergence_is_an_error_not_a_result():
-    with pytest.raises(ValueError, match=r"training diverged in epoch 1: lower `learning_rate` \(=1e\+30\)"):
-        RBM(7, Recipe(epochs=3, batch=20, learning_rate=1e30)).fit(IMAGES)
-
-
-def test_what_was_learned_stays_when_learning_fails():
-    model = RBM(7, QUICK).fit(IMAGES)
-    before = model.transform(IMAGES)
-    model.recipe = Recipe(epochs=3, batch=20, learning_rate=1e30)
-    with pytest.raises(ValueError, match="diverged"):
-        model.fit(IMAGES)
-    assert torch.equal(model.transform(IMAGES), before)
-    assert len(model.history) == QUICK.epochs
-    fresh = RBM(7, Recipe(batch=1000))
-    with pytest.raises(ValueError, match="`batch`"):
-        fresh.fit(IMAGES)
-    with pytest.raises(RuntimeError, match="has not learned anything"):
-        fresh.transform(IMAGES)
-
-
-@kinds
-def test_before_the_first_step_units_are_as_likely_on_as_they_should_be_and_weights_as_wide_as_asked(kind):
-    still = Recipe(epochs=1, batch=100, learning_rate=0, sparsity_target=0.07, initial_std=0.02)
-    model = make(kind, still, hidden=200).fit(IMAGES)
-    assert model.weight.std() == pytest.approx(0.02, rel=0.05)
-    model.load(torch.zeros_like(model.weight), model.hidden_bias, model.visible_bias)
-    torch.testing.assert_close(model.transform(IMAGES), torch.full((100, 200), 0.07))
-
-
-def test_a_chain_goes_on_from_drawn_images():
+def test_a_chain_goes_from_its_start_through_drawn_images():
     """Two steps by enumeration: p(v₂ = 1) = Σ p(h₀ | v₀) p(v₁ | h₀) p(h₁ | v₁) p(v₂ = 1 | h₁), the one hidden unit."""
     weight, hidden_bias, visible_bias = torch.tensor([4.0, 3.0]), -3.0, torch.tensor([-1.0, -2.0])
-    start = torch.tensor([1.0, 0.0])
-    expected = torch.zeros(2)
-    for on, then, first, second in itertools.product((0, 1), repeat=4):
-        between = torch.tensor([first, second]).float()
+    start, expected = torch.tensor([1.0, 0.0]), torch.zeros(2)
+    for on, first, second, then in itertools.product((0, 1), repeat=4):
         chances = [
             torch.sigmoid(start @ weight + hidden_bias),
             *torch.sigmoid(on * weight + visible_bias),
-            torch.sigmoid(between @ weight + hidden_bias),
+            torch.sigmoid(torch.tensor([first, second]).float() @ weight + hidden_bias),
         ]
-        happened = (on, first, second, then)
-        chance = math.prod(p if is_so else 1 - p for p, is_so in zip(chances, happened, strict=True))
+        chance = math.prod(p if is_on else 1 - p for p, is_on in zip(chances, (on, first, second, then), strict=True))
         expected += chance * torch.sigmoid(then * weight + visible_bias)
     model = RBM(1).load(weight[None], torch.tensor([[hidden_bias]]), visible_bias)
     drawn = model.sample(40_000, 2, start=start.repeat(40_000, 1)).mean(0)
     torch.testing.assert_close(drawn, expected, rtol=0, atol=0.01)
 
 
-@pytest.fixture
-def precision():
-    """What torch says of its precision may be changed in a test."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    yield
-    torch.set_float32_matmul_precision(before[0])
-    torch.backends.cudnn.allow_tf32 = before[1]
+@pytest.mark.parametrize(("scale", "length"), [(2.0, 28), (1.5, 28), (0.5, 28), (9 / 7, 7), (5 / 7, 7)])
+def test_a_transform_is_the_level_of_the_layer_cropped_or_framed_at_the_centre(scale, length):
+    axis = Axis(length, kernel=1, stride=1, padding=(0, 0), dilation=1)
+    level = linear_map(axis.level(scale).sources, length).dense()  # (h, length)
+    margin, odd = divmod(length - len(level), 2)
+    assert odd == 0
+    assert_close(canvas_matrix(scale, length), F.pad(level, (0, 0, margin, margin)))
 
 
-@pytest.mark.usefixtures("precision")
+def test_a_unit_responds_to_an_image_and_to_its_enlargement():
+    """A filter matched to a square responds to squares of twice the size, if 0.5 is among its scales."""
+    small, large = torch.zeros(12, 12), torch.zeros(12, 12)
+    small[4:8, 4:8], large[2:10, 2:10] = 1, 1
+    filters, images = (2 * small - 1).flatten()[None], torch.stack([small, large]).flatten(1)
+    plain, invariant = (
+        SIRBM(1, 12, scales=scales).load(filters, torch.full((len(scales), 1), -10.0), torch.zeros(144))
+        for scales in ((1,), (1, 0.5))
+    )
+    assert plain.transform(images).flatten().tolist() == pytest.approx([1, 0], abs=0.01)
+    assert invariant.transform(images).flatten().tolist() == pytest.approx([1, 1], abs=0.01)
+
+
+@pytest.mark.parametrize("recipe", [QUICK, Recipe(epochs=2, batch=20, steps=2, persistent=True)], ids=["CD-1", "PCD-2"])
+def test_with_the_single_scale_one_the_si_rbm_is_the_rbm(recipe):
+    plain, invariant = RBM(7, recipe).fit(IMAGES), SIRBM(7, 8, recipe, scales=(1,)).fit(IMAGES)
+    assert all(torch.equal(invariant.state()[name], tensor) for name, tensor in plain.state().items())
+    assert torch.equal(plain.sample(3, 5), invariant.sample(3, 5))
+
+
 @pytest.mark.parametrize(
-    ("device", "convolutions", "asked", "expected"),
-    [
-        ("cuda", True, "highest", "high"),
-        ("cuda", False, "highest", "highest"),
-        ("cpu", True, "highest", "highest"),
-        ("cuda", True, "medium", "medium"),
-        ("cuda", False, "high", "high"),
-    ],
+    "model", [RBM(7, QUICK, seed=1), SIRBM(7, 8, QUICK, scales=(1, 1.5), seed=1)], ids=["RBM", "SI"]
 )
-def test_products_of_training_are_tf32_where_convolutions_are(device, convolutions, asked, expected):
-    torch.set_float32_matmul_precision(asked)
-    torch.backends.cudnn.allow_tf32 = convolutions
-    with products_like_convolutions(torch.device(device)):
-        assert torch.get_float32_matmul_precision() == expected
-    assert torch.get_float32_matmul_precision() == asked
+def test_machines_trained_together_end_as_they_would_alone(model):
+    stacked = torch.stack([IMAGES, IMAGES.flip(1), 1 - IMAGES])
+    together = [model.fit(stacked).run(index) for index in range(3)]
+    features, samples = model.transform(stacked), model.sample(2, 3)
+    assert model.weight.shape == (3, 7, 64)
+    torch.rand(5)  # the global generator does not matter
+    for index, one in enumerate(together):
+        alone = model.fit(stacked[index])
+        for name, tensor in one.state().items():
+            torch.testing.assert_close(tensor, alone.state()[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(features[index], alone.transform(stacked[index]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(samples[index], alone.sample(2, 3), rtol=1e-4, atol=1e-4)
+        assert one.history[-1].reconstruction == pytest.approx(alone.history[-1].reconstruction.item(), rel=1e-4)
+    assert not torch.equal(alone.weight, RBM(7, QUICK, seed=2).fit(stacked[2]).weight)
 
 
-@pytest.mark.usefixtures("precision")
-def test_the_precision_is_put_back_when_training_breaks_off():
-    torch.backends.cudnn.allow_tf32 = True
-    torch.set_float32_matmul_precision("highest")
-    with pytest.raises(KeyboardInterrupt), products_like_convolutions(torch.device("cuda")):
-        raise KeyboardInterrupt
-    assert torch.get_float32_matmul_precision() == "highest"
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("target", [0.1, 0.3])
+def test_learning_reconstructs_images_and_meets_the_sparsity_target(target, persistent):
+    recipe = Recipe(
+        epochs=40, batch=20, learning_rate=0.1, sparsity_target=target, sparsity_cost=3, persistent=persistent
+    )
+    model = SIRBM(24, 6, recipe, scales=(1, 1.5)).fit(bars())
+    assert model.history[-1].reconstruction < 0.5 * model.history[0].reconstruction
+    assert model.transform(bars(seed=1)).mean() == pytest.approx(target, rel=0.3)
+
+
+def test_features_of_many_images_are_those_of_each():
+    model = RBM(3, QUICK).fit(IMAGES)
+    assert_close(model.transform(IMAGES.repeat(11, 1)), model.transform(IMAGES).repeat(11, 1))
+    assert RBM(np.int64(3), QUICK).fit(IMAGES.double()).transform(IMAGES.double()).dtype == torch.float64
+
+
+def load(model, *shapes, dtype=torch.float32):
+    return model.load(*(torch.zeros(shape) for shape in shapes[:2]), torch.zeros(shapes[2], dtype=dtype))
+
+
+NAN = torch.where(torch.arange(64) == 5, math.nan, IMAGES)
+FITTED = RBM(3, QUICK).fit(IMAGES)
+REFUSED = [
+    (lambda: RBM(3, QUICK).fit(IMAGES + 0.5), ValueError, "`images` must lie in [0, 1], got values from 0.5"),
+    (lambda: FITTED.transform(IMAGES - 0.5), ValueError, "`images` must lie in [0, 1], got values from -0.5"),
+    (lambda: FITTED.transform(NAN), ValueError, "`images` must be finite"),
+    (lambda: FITTED.transform(IMAGES.numpy()), TypeError, "`images` must be a tensor, got ndarray"),
+    (lambda: FITTED.transform(IMAGES.long()), TypeError, "`images` must be of a floating-point type"),
+    (lambda: FITTED.transform(IMAGES[0]), ValueError, "`images` must be of shape (N, V) or (R, N, V)"),
+    (lambda: RBM(3, QUICK).fit(IMAGES[:0]), ValueError, "none of them 0, got (0, 64)"),
+    (lambda: FITTED.transform(IMAGES[:, 1:]), ValueError, "`images` must be (100, 64), torch.float32 on cpu"),
+    (lambda: FITTED.transform(IMAGES[None]), ValueError, "got (1, 100, 64), torch.float32"),
+    (lambda: FITTED.transform(IMAGES.double()), ValueError, "got (100, 64), torch.float64 on cpu"),
+    (lambda: FITTED.sample(2, start=IMAGES[:3]), ValueError, "`start` must hold 2 images, got 3"),
+    (lambda: FITTED.run(0), ValueError, "`run` needs machines that were trained together"),
+    (lambda: RBM(3).transform(IMAGES), RuntimeError, "this RBM has not learned anything: call `fit`"),
+    (lambda: RBM(3).sample(2), RuntimeError, "this RBM has not learned anything: call `fit`"),
+    (lambda: RBM(3, {"epochs": 2}), TypeError, "`recipe` must be a Recipe, got {'epochs': 2}"),
+    (lambda: SIRBM(3, (8, 8, 8)), ValueError, "`size` must be an integer or (height, width), got (8, 8, 8)"),
+    (lambda: SIRBM(3, 8, scales=(2,)), ValueError, "`scales` must contain 1, got (2.0,)"),
+    (lambda: SIRBM(3, 9, QUICK).fit(IMAGES), ValueError, "`images` must have 9×9 pixels, got 64"),
+    (lambda: RBM(3, Recipe(batch=101)).fit(IMAGES), ValueError, "`batch` (=101) must not exceed the 100 images"),
+    (lambda: RBM(3, Recipe(learning_rate=1e30)).fit(IMAGES), ValueError, "training diverged in epoch 2: lower"),
+    (lambda: load(RBM(3), 64, (1, 3), 64), ValueError, "`weight` must be of shape (J, V) or (R, J, V), got (64,)"),
+    (lambda: load(RBM(3), (4, 64), (1, 3), 64), ValueError, "`weight` must be (3, 64), torch.float32 on cpu"),
+    (lambda: load(SIRBM(3, 8), (3, 64), (1, 3), 64), ValueError, "`hidden_bias` must be (6, 3), torch.float32 on cpu"),
+    (lambda: load(RBM(3), (3, 64), (1, 3), 64, dtype=torch.float64), ValueError, "`visible_bias` must be (64,), torch"),
+    *((lambda n=n: Recipe(**{n: 0}), ValueError, f"`{n}` must be at least 1") for n in ("epochs", "batch", "steps")),
+    *(
+        (lambda name=name: Recipe(**{name: -1}), ValueError, f"`{name}` must be at least 0, got -1")
+        for name in ("learning_rate", "weight_decay", "sparsity_cost", "initial_std", "momentum")
+    ),
+    (lambda: Recipe(momentum=1), ValueError, "`momentum` must be below 1, got 1"),
+    (lambda: Recipe(sparsity_target=0), ValueError, "`sparsity_target` must lie between 0 and 1, got 0"),
+    (lambda: Recipe(persistent="no"), TypeError, "`persistent` must be True or False, got 'no'"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_what_cannot_be_used_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call()

@@ -1,167 +1,126 @@
-"""The classifier on fixed features: its minimum, and how its penalty is chosen."""
+"""The classifier on fixed features: its minimum against Newton's method, and how its penalty is chosen."""
 
-import math
 import re
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from scaleconv.models.softmax import SoftmaxClassifier, choose_softmax
+from scaleconv.models import SoftmaxClassifier
+from scaleconv.models.softmax import choose_softmax
 
-RANDOM = torch.Generator().manual_seed(0)
-FEATURES = torch.rand(300, 8, generator=RANDOM, dtype=torch.float64)
-LABELS = ((FEATURES - 0.5) @ torch.randn(8, 3, generator=RANDOM, dtype=torch.float64)).argmax(1)
-
-
-def choose(features, labels, *others, **options):
-    """The choice for one training set."""
-    (choice,) = choose_softmax(features[None], labels[None], *others, **options)
-    return choice
+CLASSES = 3
 
 
-def test_the_classifier_is_at_the_minimum():
-    fitted = SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS)
-    weight, bias = fitted.weight.clone().requires_grad_(), fitted.bias.clone().requires_grad_()
-    loss = F.cross_entropy(FEATURES @ weight + bias, LABELS) + 0.005 * weight.square().sum()
-    for gradient in torch.autograd.grad(loss, (weight, bias)):
-        assert gradient.abs().max() < 1e-5
-    assert fitted.weight.abs().max() > 0.1
+def make(rows=120, width=4):
+    """Features with means and sizes that differ widely, and labels that follow them with some error."""
+    random = torch.Generator().manual_seed(0)
+    features = torch.randn(rows, width, generator=random, dtype=torch.float64)
+    scores = features @ torch.randn(width, CLASSES, generator=random, dtype=torch.float64)
+    labels = (scores + torch.randn(scores.shape, generator=random, dtype=torch.float64)).argmax(-1)
+    return features * torch.logspace(-1, 1, width, dtype=torch.float64) + torch.arange(width), labels
 
 
-def test_the_minimum_does_not_depend_on_the_start():
-    cold = SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS)
-    start = SoftmaxClassifier(1.0, 3).fit(FEATURES, LABELS)
+FEATURES, LABELS = make()
+
+
+def newton(features, labels, penalty):
+    """Weights and biases by Newton's method in its plainest form, the steps halved until the loss falls."""
+    shape = (features.shape[1] + 1, CLASSES)
+
+    def loss(flat):
+        weights = flat.view(shape)
+        return (
+            F.cross_entropy(features @ weights[:-1] + weights[-1], labels) + penalty / 2 * weights[:-1].square().sum()
+        )
+
+    flat = torch.zeros(shape, dtype=torch.float64).flatten()
+    for _ in range(30):
+        slope = torch.autograd.functional.jacobian(loss, flat)
+        # The pseudo-inverse, since equal changes of all biases change nothing.
+        step = torch.linalg.pinv(torch.autograd.functional.hessian(loss, flat), hermitian=True) @ slope
+        while loss(flat - step) > loss(flat) and step.norm() > 1e-12:
+            step = step / 2
+        flat = flat - step
+    return flat.view(shape)[:-1], flat.view(shape)[-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("penalty", [0.1, 1e-3])
+def test_the_classifier_is_at_the_minimum_wherever_it_starts(penalty, dtype):
+    features = FEATURES.to(dtype)
+    start = SoftmaxClassifier(10, CLASSES).fit(features, LABELS)
+    weight, bias = newton(FEATURES, LABELS, penalty)
     before = start.weight.clone()
-    warm = SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS, start)
-    torch.testing.assert_close(warm.weight, cold.weight, rtol=0, atol=1e-4)
+    for begin in (None, start):
+        fitted = SoftmaxClassifier(penalty, CLASSES).fit(features, LABELS, begin)
+        torch.testing.assert_close(fitted.weight, weight.to(dtype), rtol=0, atol=1e-6 / penalty + 1e-5)
+        expected = FEATURES @ weight + bias
+        scores = fitted.scores(features).double()
+        torch.testing.assert_close(scores.log_softmax(1), expected.log_softmax(1), rtol=0, atol=1e-3)
+        assert torch.equal(fitted.predict(features), expected.argmax(1))
     assert torch.equal(start.weight, before)
+    assert weight.abs().max() > 0.1
 
 
-def test_predictions_are_the_largest_scores():
-    fitted = SoftmaxClassifier(1e-4, 3).fit(FEATURES, LABELS)
-    assert torch.equal(fitted.predict(FEATURES), (FEATURES @ fitted.weight + fitted.bias).argmax(1))
-    assert (fitted.predict(FEATURES) == LABELS).double().mean() > 0.95
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_separable_classes_end_in_finite_weights(size):
+    labels = torch.arange(30) % CLASSES
+    features = size * F.one_hot(labels, CLASSES).float()
+    fitted = SoftmaxClassifier(1e-9, CLASSES).fit(features, labels)
+    assert fitted.weight.isfinite().all()
+    assert torch.equal(fitted.predict(features), labels)
 
 
 def test_the_penalty_is_the_one_with_the_lowest_loss_on_the_held_out_part():
-    choice = choose(FEATURES, LABELS, (1e-4, 10.0, 1e-2), 3, held_out=0.25, seed=7)
-    held = torch.randperm(300, generator=torch.Generator().manual_seed(7))[:75]
-    rest = torch.tensor([index for index in range(300) if index not in held])
-    for penalty in (1e-4, 10.0, 1e-2):
-        scores = SoftmaxClassifier(penalty, 3).fit(FEATURES[rest], LABELS[rest]).scores(FEATURES[held])
-        assert choice.losses[penalty] == pytest.approx(F.cross_entropy(scores, LABELS[held]).item(), rel=1e-3)
-        assert choice.errors[penalty] == pytest.approx(100 * (scores.argmax(1) != LABELS[held]).double().mean().item())
-    assert choice.classifier.penalty == min(choice.losses, key=choice.losses.get) == 1e-4
-    whole = SoftmaxClassifier(1e-4, 3).fit(FEATURES, LABELS)
-    torch.testing.assert_close(choice.classifier.weight, whole.weight, rtol=0, atol=2e-2)
+    penalties = (1e-4, 10.0, 1e-2)
+    classifier, losses, errors = choose_softmax(FEATURES, LABELS, penalties, CLASSES, held_out=0.25, seed=7)
+    order = torch.randperm(120, generator=torch.Generator().manual_seed(7))
+    held, rest = order[:30], order[30:]
+    for penalty in penalties:
+        weight, bias = newton(FEATURES[rest], LABELS[rest], penalty)
+        scores = FEATURES[held] @ weight + bias
+        assert losses[penalty] == pytest.approx(F.cross_entropy(scores, LABELS[held]).item(), abs=1e-4)
+        assert errors[penalty] == pytest.approx(100 * (scores.argmax(1) != LABELS[held]).double().mean().item())
+    assert list(losses) == list(errors) == [10.0, 1e-2, 1e-4]
+    assert classifier.penalty == min(losses, key=losses.get) != 10.0
+    weight, _ = newton(FEATURES, LABELS, classifier.penalty)  # from all rows
+    torch.testing.assert_close(classifier.weight, weight, rtol=0, atol=1e-3)
 
 
 def test_labels_without_meaning_get_the_strongest_penalty():
-    """Nothing can be predicted, so the classifier that is least sure of itself loses least."""
-    random = torch.Generator().manual_seed(0)
-    features, labels = torch.rand(40, 30, generator=random), torch.randint(2, (40,), generator=random)
-    choice = choose(features, labels, (1e-5, 1.0), 2, held_out=0.5)
-    assert choice.classifier.penalty == 1.0
-    assert choice.losses[1.0] < choice.losses[1e-5]
-
-
-def test_the_held_out_part_takes_no_part_in_the_choice_of_weights():
-    """Labels without meaning cannot be predicted where they were not learned, though they can be memorised."""
+    """Nothing can be predicted, so the classifier that is least sure of itself loses least, though it can memorise."""
     random = torch.Generator().manual_seed(0)
     features, labels = torch.rand(60, 100, generator=random), torch.randint(2, (60,), generator=random)
-    choice = choose(features, labels, (1e-6,), 2, held_out=0.5)
-    assert (choice.classifier.predict(features) == labels).all()
-    assert choice.errors[1e-6] > 25
+    classifier, _, errors = choose_softmax(features, labels, (1e-6, 1.0), 2, held_out=0.5)
+    assert classifier.penalty == 1.0
+    assert errors[1e-6] > 25
+    assert torch.equal(SoftmaxClassifier(1e-6, 2).fit(features, labels).predict(features), labels)
 
 
-def test_a_class_may_be_missing_from_a_part():
-    labels = LABELS.clone()
-    labels[0] = 3  # a single digit of its class, held out or not
-    for seed in range(8):
-        assert choose(FEATURES, labels, (1e-2,), 4, seed=seed).classifier.weight.shape == (8, 4)
-
-
-def test_training_sets_at_once_are_chosen_for_as_if_alone():
-    """The second is of labels without meaning, so that its penalty is another; the third lacks a class."""
-    random = torch.Generator().manual_seed(3)
-    labels = torch.stack([LABELS, torch.randint(3, LABELS.shape, generator=random), LABELS.clamp(max=1)])
-    features = torch.stack([FEATURES, FEATURES, FEATURES.flip(0)])
-    penalties = (1e-4, 1.0, 1e-2)
-    together = choose_softmax(features, labels, penalties, 3, seed=2)
-    assert [choice.classifier.penalty for choice in together][:2] == [1e-4, 1.0]
-    for choice, some, truth in zip(together, features, labels, strict=True):
-        alone = choose(some, truth, penalties, 3, seed=2)
-        assert choice.classifier.penalty == alone.classifier.penalty
-        assert choice.losses == pytest.approx(alone.losses, rel=1e-5)
-        assert choice.errors == alone.errors
-        torch.testing.assert_close(choice.classifier.weight, alone.classifier.weight, rtol=0, atol=1e-3)
-        torch.testing.assert_close(choice.classifier.bias, alone.classifier.bias, rtol=0, atol=1e-3)
-
-
-def test_weights_and_biases_share_no_memory():
-    """Or they could not be written to one file."""
-    for fitted in (
-        SoftmaxClassifier(0.01, 3).fit(FEATURES, LABELS),
-        choose(FEATURES, LABELS, (0.01,), 3).classifier,
-    ):
-        assert fitted.weight.untyped_storage().data_ptr() != fitted.bias.untyped_storage().data_ptr()
-
-
-WRONG = {
-    "rank": ((FEATURES[0], LABELS), "`features` must be of shape (N, F), none of them 0, got (8,)"),
-    "none": ((FEATURES[:0], LABELS[:0]), "`features` must be of shape (N, F), none of them 0, got (0, 8)"),
-    "NaN": ((FEATURES * torch.nan, LABELS), "`features` must be finite"),
-    "too few labels": (
-        (FEATURES, LABELS[1:]),
-        "`labels` must be 300 numbers of int64, got torch.int64 of shape (299,)",
+FITTED = SoftmaxClassifier(0.1, CLASSES).fit(FEATURES, LABELS)
+REFUSED = {
+    "rank": (lambda fit: fit(FEATURES[0], LABELS), ValueError, "`features` must be of shape (N, F), none of them 0"),
+    "none": (lambda fit: fit(FEATURES[:0], LABELS[:0]), ValueError, "none of them 0, got (0, 4)"),
+    "NaN": (lambda fit: fit(FEATURES * torch.nan, LABELS), ValueError, "`features` must be finite"),
+    "too few labels": (lambda fit: fit(FEATURES, LABELS[1:]), ValueError, "`labels` must be 120 numbers of int64, got"),
+    "labels of floats": (lambda fit: fit(FEATURES, LABELS.double()), ValueError, "int64, got torch.float64"),
+    "labels too high": (lambda fit: fit(FEATURES, LABELS + 1), ValueError, "between 0 and 2, got 1 to 3"),
+    "negative labels": (lambda fit: fit(FEATURES, LABELS - 1), ValueError, "between 0 and 2, got -1 to 1"),
+    "list": (lambda fit: fit(FEATURES, [0, 1]), TypeError, "`labels` must be a tensor, got list"),
+    "start": (
+        lambda fit: fit(FEATURES[:, 1:], LABELS, FITTED),
+        ValueError,
+        "`start` must have weights of shape (3, 3)",
     ),
-    "labels of floats": ((FEATURES, LABELS.double()), "`labels` must be 300 numbers of int64, got torch.float64"),
-    "labels too high": ((FEATURES, LABELS + 1), "`labels` must lie between 0 and 2, got 1 to 3"),
-    "negative labels": ((FEATURES, LABELS - 1), "`labels` must lie between 0 and 2, got -1 to 1"),
+    "penalty": (lambda _: SoftmaxClassifier(-1), ValueError, "`penalty` must be at least 0, got -1"),
+    "before fit": (lambda _: SoftmaxClassifier(1).predict(FEATURES), RuntimeError, "has not learned anything"),
+    "columns": (lambda _: FITTED.predict(FEATURES[:, 1:]), ValueError, "`features` must be (120, 4), torch.float64 on"),
+    "type": (lambda _: FITTED.predict(FEATURES.float()), ValueError, "got (120, 4), torch.float32 on cpu"),
 }
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_features_and_labels_are_named(arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        SoftmaxClassifier(0.1, 3).fit(*arguments)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        choose(*arguments, (0.1,), 3)
-
-
-def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="`penalty` must be at least 0, got -1"):
-        SoftmaxClassifier(-1)
-    with pytest.raises(ValueError, match="`penalty` must be finite, got inf"):
-        SoftmaxClassifier(math.inf)
-    with pytest.raises(TypeError, match="`penalty` must be a number, got 'a'"):
-        SoftmaxClassifier("a")
-    with pytest.raises(RuntimeError, match="this SoftmaxClassifier has not learned anything: call `fit` first"):
-        SoftmaxClassifier(0.1, 3).predict(FEATURES)
-    learned = SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS)
-    with pytest.raises(ValueError, match="`features` must be finite"):
-        learned.predict(FEATURES * torch.nan)
-    with pytest.raises(ValueError, match=r"`features` must be torch.float64 on cpu, as learned, got torch.float32"):
-        learned.predict(FEATURES.float())
-    with pytest.raises(TypeError, match=r"`features` must be of a floating-point type, got torch.int64"):
-        SoftmaxClassifier(0.1, 3).fit(FEATURES.long(), LABELS)
-    with pytest.raises(TypeError, match="`labels` must be a tensor, got ndarray"):
-        SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS.numpy())
-    with pytest.raises(ValueError, match="`penalties` must be at least 0, got -1"):
-        choose(FEATURES, LABELS, (-1, 0.1), 3)
-    with pytest.raises(ValueError, match=r"`held_out` \(=0.9\) must leave some of the 2 rows to learn from"):
-        choose(FEATURES[:2], LABELS[:2], (0.1,), 3, held_out=0.9)
-    with pytest.raises(ValueError, match="`labels` must be of 2 training sets, as `features` are, got 1"):
-        choose_softmax(torch.stack([FEATURES, FEATURES]), LABELS[None], (0.1,), 3)
-    with pytest.raises(ValueError, match="`classes` must be at least 1, got 0"):
-        SoftmaxClassifier(0.1, 0)
-    with pytest.raises(ValueError, match="`held_out` must lie between 0 and 1, got 1"):
-        choose(FEATURES, LABELS, (0.1,), 3, held_out=1)
-    with pytest.raises(ValueError, match="`penalties` must name at least one, got none"):
-        choose(FEATURES, LABELS, (), 3)
-    with pytest.raises(ValueError, match="`features` must have 8 columns, as learned, got 7"):
-        SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS).predict(FEATURES[:, 1:])
-    start = SoftmaxClassifier(0.1, 3).fit(FEATURES[:, 1:], LABELS)
-    with pytest.raises(ValueError, match=re.escape("`start` must have weights of shape (8, 3), got (7, 3)")):
-        SoftmaxClassifier(0.1, 3).fit(FEATURES, LABELS, start)
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_used_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call(SoftmaxClassifier(0.1, CLASSES).fit)
