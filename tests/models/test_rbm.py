@@ -75,14 +75,15 @@ def test_the_gradient_is_the_difference_of_both_phases_with_decay_and_sparsity(s
 def test_training_is_momentum_on_batches_in_random_order(persistent):
     """Weights, velocities, chains and order written out; five images make two batches of two."""
     images = torch.rand(5, PIXELS, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    images[:2] /= 10  # where persistent chains start
     images[:, 0] = 0  # a pixel that is never on
     recipe = Recipe(
         epochs=4, batch=2, momentum=0.7, learning_rate=0.3, sparsity_target=0.4, initial_std=2, persistent=persistent
     )
     seen = []
-    model = SIRBM(HIDDEN, (3, 4), recipe, scales=SCALES, seed=5).fit(images, seen.append)
+    model = SIRBM(HIDDEN, (3, 4), recipe, scales=SCALES, seed=6).fit(images, seen.append)
 
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(6)
     frequencies = images.mean(0).clamp(0.01, 0.99)
     parameters = [
         2 * torch.empty(HIDDEN, PIXELS, dtype=torch.float64).normal_(generator=generator),
