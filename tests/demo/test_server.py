@@ -84,7 +84,13 @@ ODD = (float("nan"), float("inf"), -float("inf"), 200 * "x")
 HOSTILE = [  # route, its other fields, a field, what that must be: values that it is not
     ("digit", {"index": 0}, "scale", "a number from 0.3 to 2.0", (*ODD, 2.01, 0.29, 10**400, None, "1", True, [1], {})),
     ("curve", {}, "index", "a whole number from 0 to 199", (None, -1, 200, 1.0, 10**400, False, "0")),
-    ("curve", {}, "drawing", "28×28 bytes in base64", (None, "", "AAAA", 5, 8 * "é", 1044 * "A" + "!A==", 1048 * "A")),
+    (
+        "curve",
+        {},
+        "drawing",
+        "28×28 bytes in base64",
+        (None, "", "AAAA", 5, 8 * "é", "!" + 1046 * "A" + "==", 1048 * "A"),
+    ),
     ("scene", SCENE, "seed", "a whole number from 0 to 1000000", (-1, 10**6 + 1)),
     ("scene", SCENE, "digits", "a whole number from 1 to 6", (0, 7)),
     ("scene", SCENE, "low", "a number from 0.4 to 2.2", (0.3, 2.3)),
@@ -104,6 +110,10 @@ EACH = [(*row[:-1], value) for row in HOSTILE for value in row[-1]]
 def test_a_field_out_of_its_range_is_refused_by_name_rule_and_value(page, path, fields, name, rule, value):
     message = f"`{name}` must be {rule}, got {str(value)[:80]}"
     assert ask(page, f"/api/{path}", {**fields, name: value}) == (400, message)
+
+
+def test_pixels_come_row_by_row():
+    assert routes.pixels({"patch": "AAECAwQF"}, "patch", 2, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"{", b"null", b"\xff", 60_000 * b"[", b'{"index": %s}' % (5000 * b"9")])
