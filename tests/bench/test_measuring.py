@@ -261,8 +261,9 @@ def test_every_network_has_a_row_for_every_variant_and_task(clock, stand_ins, mo
         assert (row.eager and row.eager.median_ms) == (next(times) if measured else None)
         assert (row.graph and row.graph.median_ms) == (next(times) if measured and on_gpu else None)
     assert ticks[:3] == ["resnet18, training", "resnet18, training", "resnet18, inference"]
-    only_networks = Settings("cpu", dtypes=("float32", "bfloat16"), layers=False, repeats=2)
-    assert (len(ticks), count_ticks(only_networks)) == (6 * len(tasks), 12 * len(tasks))
+    both = ("contiguous", "channels_last")
+    only_networks = Settings("cpu", dtypes=("float32", "bfloat16"), layouts=both, layers=False, repeats=2)
+    assert (len(ticks), count_ticks(only_networks)) == (6 * len(tasks), 24 * len(tasks))
 
 
 def test_a_bench_measures_the_parts_that_are_asked_for(clock, stand_ins):
