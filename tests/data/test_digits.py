@@ -132,8 +132,13 @@ def test_a_damaged_file_is_refused_in_one_line(dataset, folder, contents, damage
     assert IMAGES in one_line(error)
 
 
-def test_one_missing_file_is_named(dataset, folder):
-    (folder / f"{LABELS}.gz").unlink()
+@pytest.mark.parametrize("below", [".", "small"])
+def test_one_missing_file_is_named_even_if_the_next_folder_has_both(dataset, folder, below):
+    if below == "small":
+        (folder / "small").mkdir()
+        (folder / "small" / IMAGES).touch()
+    else:
+        (folder / f"{LABELS}.gz").unlink()
     with pytest.raises(FileNotFoundError, match=f"no {LABELS} ") as error:
         load_digits("small", data_dir=folder)
     assert IMAGES not in one_line(error)
