@@ -82,6 +82,12 @@ def test_labels_too_long_to_stand_under_the_marks_stand_beside_them(label, axis)
     assert list(line.get_xdata() if axis == "y" else line.get_ydata()) == [5, 5, 5]
 
 
+def test_controls_are_hollow():
+    (marks,) = drawn(of_item("fig3"))
+    filled = [COLOURS["convnet"], COLOURS["si_convnet"]]
+    assert [bars.lines[0].get_markerfacecolor() for bars in marks.containers] == [*filled, "white", "white"]
+
+
 @pytest.mark.parametrize(("errors", "from_zero"), [((4.0, 3.5), False), ((4.0, 1.5), True)])
 def test_the_axis_begins_at_0_unless_that_would_hide_the_difference(errors, from_zero):
     lines = [
@@ -109,7 +115,7 @@ def test_shares_are_a_map_with_a_colour_bar():
     assert axis.figure.axes[1].get_ylabel() == "share of wins (%)"
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_no_axes_are_left_empty(count, monkeypatch):
     made = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, *_: made.append(figure))

@@ -142,6 +142,7 @@ def test_measures_have_the_panels_that_show_them():
         *(("ConvNet", False, 20), ("SI-ConvNet", False, 25)),
         *(("ConvNet, random weights", True, 5), ("SI-ConvNet, random weights", True, 5)),
     ]
+    assert summaries(load_item("fig3"), CURVES["fig3"])["convnet"]["mean"] == 20  # not of its random weights
     winners = make_panels(load_item("winners"), CURVES["winners"])
     assert [(panel.title, panel.kind, [line.title for line in panel.lines]) for panel in winners] == [
         ("conv1", "shares", ["×1", "×2"]),
