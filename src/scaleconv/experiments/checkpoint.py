@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..data.files import refuse_pipes
-from .records import Columns, Epoch, checksum, writing
+from ..data.files import atomic_path, refuse_pipes
+from .records import Columns, Epoch, checksum
 from .settings import brief, read
 
 M = TypeVar("M", bound=nn.Module)
@@ -51,7 +51,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, whole or not at all."""
-    with writing(path) as part:
+    with atomic_path(path) as part:
         part.write_bytes(encode_checkpoint(checkpoint))
 
 
