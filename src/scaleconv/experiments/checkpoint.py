@@ -157,4 +157,5 @@ def difference(before: Any, now: Any, key: str = "") -> str:
 
 def _checksum(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     described = {name: [str(tensor.dtype), list(tensor.shape)] for name, tensor in tensors.items()}
-    return checksum([dict(header), described], *(tensors[name].numpy().tobytes() for name in sorted(tensors)))
+    parts = (tensors[name].reshape(-1).view(torch.uint8) for name in sorted(tensors))  # NumPy has no bfloat16
+    return checksum([dict(header), described], *(part.numpy().tobytes() for part in parts))
