@@ -1,4 +1,4 @@
-"""Every file in the package is an item; base, item, presets, points and the command line change settings in this order."""
+"""Every file is an item; base, item, presets, points and the command line change its settings in this order."""
 
 from importlib import resources
 
@@ -138,7 +138,7 @@ def test_a_wrong_setting_is_named_with_its_file(changes, message):
 
 
 def test_unknown_items_presets_and_points_are_named():
-    with pytest.raises(ValueError, match="`item` must be one of table1, .*got 'table2'"):
+    with pytest.raises(ValueError, match=r"`item` must be one of table1, .*got 'table2'"):
         load_item("table2")
     with pytest.raises(ValueError, match="`preset` must be one of quick, paper, got 'slow'"):
         load_item("table1", "slow")
@@ -177,7 +177,7 @@ def test_settings_of_the_command_line_are_toml_values_or_text(text, expected):
 
 @pytest.mark.parametrize("text", ["epochs", "=3", "", "training.epochs=1\ntraining.batch=2", "data.seed=1\r2"])
 def test_settings_without_key_or_value_and_two_in_one_are_refused(text):
-    with pytest.raises(ValueError, match="`set` must be .*KEY=VALUE"):
+    with pytest.raises(ValueError, match=r"`set` must be .*KEY=VALUE"):
         parse_override(text)
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from scaleconv.experiments.config import MEASURES
+from scaleconv.experiments.train import divide
 
 from scaleconv.data import embedded_digits, make_scaled
 from scaleconv.experiments import load_experiment, plan_runs, read_records, run, run_experiment
-from scaleconv.experiments.config import MEASURES
 from scaleconv.experiments.measures import measure, register
 from scaleconv.experiments.records import Series
-from scaleconv.experiments.train import divide
 from scaleconv.metrics import invariance_scores, top_mean
 
 TINY = {

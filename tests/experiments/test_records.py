@@ -1,217 +1,243 @@
-"""A record is read back as it was written, and one that was damaged or contradicts itself is refused by name."""
+"""A record is read back as written; one that is damaged, stands twice or contradicts itself is refused by its line."""
 
-import json
+import errno
+import multiprocessing
+import pathlib
 import random
-import re
-from dataclasses import asdict, replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from helpers.records import record
-from scaleconv.experiments import Epoch, read_records
-from scaleconv.experiments.records import checksum, describe_environment, read_record, write_record
+from helpers.records import config, record
+from helpers.tasks import write_records
+from scaleconv.experiments import Epoch, Series, read_records
+from scaleconv.experiments.records import checksum, records_file, run_file, run_name, write_record
 
-ROOT = Path(__file__).parents[2]
-FIRST_FORMAT = sorted((ROOT / "tests" / "golden" / "first_format").glob("*.json"))
-HISTORY = [Epoch(1, 2.302585093, 80.0, 0.0123456), Epoch(2, 1.23456789e-7, None, 1.0), Epoch(3, 0.5, 5.0, 2.0)]
+RESULTS = Path(__file__).parents[2] / "results"
+HISTORY = [
+    Epoch(1, 2.302585093, 80.0, 0.0123456),
+    Epoch(2, 1.23456789e-7, None, 1.0, 7.7777777),
+    Epoch(3, 0.5, 5.0, 2.0),
+]
 
 
 @pytest.fixture
-def path(tmp_path):
+def folder(tmp_path):
     """A record of three epochs."""
-    return write_record(tmp_path, record("convnet", history=HISTORY))
+    write_record(tmp_path / "item", record("convnet", history=HISTORY))
+    return tmp_path / "item"
 
 
-def test_a_record_is_read_back_rounded_to_what_is_significant(path):
-    found = read_record(path)
-    assert found.history == [Epoch(1, 2.3026, 80.0, 0.0123), Epoch(2, 1.2346e-7, None, 1.0), Epoch(3, 0.5, 5.0, 2.0)]
+def lines(folder):
+    return [msgspec.json.decode(line) for line in records_file(folder).read_bytes().splitlines()]
+
+
+def test_a_record_is_read_back_rounded_to_what_is_significant(folder):
+    (found,) = read_records(folder)
+    assert found.history == [
+        Epoch(1, 2.3026, 80.0, 0.0123),
+        Epoch(2, 1.2346e-7, None, 1.0, 7.77778),
+        Epoch(3, 0.5, 5.0, 2.0),
+    ]
     assert replace(found, history=HISTORY) == record("convnet", history=HISTORY)
 
 
-def test_the_history_is_stored_as_columns_and_the_keys_that_readers_need_are_there(path):
-    values = json.loads(path.read_text())
-    assert values["history"]["epoch"] == [1, 2, 3]
-    assert (values["history"]["tested"], values["history"]["test_error"]) == ([1, 3], [80.0, 5.0])
-    needed = {"experiment", "model", "fold", "seed", "test_error", "config", "environment", "history", "checksum"}
-    assert needed <= set(values)
-
-
-def test_settings_are_not_rounded(tmp_path):
+def test_settings_are_not_rounded_and_all_else_is(tmp_path):
+    made = record("convnet", x=1 / 3, series={"a": ([1 / 3], [2e9 / 3])})
     scales = [2 ** (1 / 3), 1.0]
-    made = record("convnet")
-    made = replace(made, config={**made.config, "network": {"maps": [2, 3], "scales": scales}})
-    assert read_record(write_record(tmp_path, made)).config["network"]["scales"] == scales
+    made = replace(made, config={**made.config, "network": {"scales": scales}}, cost={"ms": 1 / 3}, seconds=1 / 3)
+    write_record(tmp_path / "item", made)
+    (found,) = read_records(tmp_path / "item")
+    assert found.config["network"]["scales"] == scales
+    assert (found.x, found.seconds, found.cost, found.series) == (
+        0.333333,
+        0.333333,
+        {"ms": 0.333333},
+        {"a": Series([0.333333], [666667000.0])},
+    )
 
 
-@pytest.mark.parametrize("kept", FIRST_FORMAT, ids=lambda path: path.stem)
-def test_records_of_the_first_format_are_still_read(kept, tmp_path):
-    assert isinstance(json.loads(kept.read_text())["history"], list)
-    found = read_record(kept)
-    again = read_record(write_record(tmp_path, found))
-    assert asdict(again)["config"] == asdict(found)["config"]
-    for before, after in zip(found.history, again.history, strict=True):
-        assert (after.epoch, after.test_error) == (before.epoch, before.test_error)
-        assert after.train_loss == pytest.approx(before.train_loss, rel=1e-4)
-    for name, series in found.series.items():
-        assert again.series[name].y == pytest.approx(series.y, rel=1e-5)
+def test_the_history_is_stored_as_columns_under_a_checksum(folder):
+    (values,) = lines(folder)
+    assert values["history"] == {
+        "train_loss": [2.3026, 1.2346e-7, 0.5],
+        "seconds": [0.0123, 1.0, 2.0],
+        "tested": [1, 3],
+        "test_error": [80.0, 5.0],
+        "validated": [2],
+        "val_error": [7.77778],
+    }
+    assert len(values["checksum"]) == 64
 
 
-def test_there_are_records_of_the_first_format_with_and_without_a_history():
-    assert len(FIRST_FORMAT) >= 3
-    assert {bool(read_record(path).history) for path in FIRST_FORMAT} == {True, False}
+def test_names_of_runs_and_files():
+    assert run_name("convnet", "", 2, 3) == "convnet-fold2-seed3"
+    assert record("convnet", 2, point="maps9").name == run_name("convnet", "maps9", 2, 0) == "convnet-maps9-fold2-seed0"
+    assert records_file(Path("results/table1-1.5")).as_posix() == "results/table1-1.5.jsonl"
+    assert run_file(Path("a"), "b", "checkpoints").as_posix() == "a/checkpoints/b.safetensors"
+    assert run_file(Path("a"), "b", "logs").as_posix() == "a/logs/b.csv"
 
 
-def test_every_committed_record_has_a_checksum():
-    committed = [path for path in (ROOT / "results").glob("*/*.json") if path.parent.name not in ("bench", "trust")]
-    assert len(committed) > 450
-    assert [path for path in committed if "checksum" not in json.loads(path.read_text())] == []
-
-
-def test_the_committed_records_are_small():
-    folders = [
-        path for path in (ROOT / "results").iterdir() if not re.search("^bench$|^trust$|^train$|-quick$", path.name)
+def test_records_are_sorted_in_the_file_and_the_same_run_is_replaced(tmp_path):
+    """By model, x, point, fold and seed, whatever order they are written in; x is a number, not text."""
+    wanted = [
+        record("convnet"),
+        record("convnet", 2),
+        record("convnet", 10),
+        record("convnet", 0, point="x2", x=2.0),
+        record("convnet", 0, point="x10", x=10.0),
+        record("si_convnet"),
+        replace(record("si_convnet"), seed=1),
     ]
-    sizes = [path.stat().st_size for folder in folders for path in folder.glob("*.json")]
-    assert sum(sizes) / len(sizes) < 6_000
-    assert max(sizes) < 20_000
+    for made in random.Random(0).sample(wanted, len(wanted)):
+        write_record(tmp_path / "item", made)
+    assert read_records(tmp_path / "item") == wanted
+    write_record(tmp_path / "item", record("convnet", 2, error=7.0))
+    wanted[1] = record("convnet", 2, error=7.0)
+    assert read_records(tmp_path / "item") == wanted
+    assert [values["fold"] for values in lines(tmp_path / "item")] == [0, 2, 10, 0, 0, 0, 0]
+    records_file(tmp_path / "item").write_bytes(
+        b"".join(line + b"\n" for line in reversed(records_file(tmp_path / "item").read_bytes().splitlines()))
+    )
+    assert read_records(tmp_path / "item") == wanted
+    assert read_records(tmp_path / "nothing") == []
 
 
-def test_no_flipped_bit_of_a_record_passes(path):
-    """Of 120 that were tried in the first format, 36 did."""
-    data, dice = path.read_bytes(), random.Random(0)
-    for _ in range(300):
+def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(2)
+    other = context.Process(target=write_records, args=(tmp_path / "item", "si_convnet", 20, start))
+    other.start()
+    write_records(tmp_path / "item", "convnet", 20, start)
+    other.join(60)
+    assert other.exitcode == 0
+    assert [(found.model, found.fold) for found in read_records(tmp_path / "item")] == [
+        (model, fold) for model in ("convnet", "si_convnet") for fold in range(20)
+    ]
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(folder, monkeypatch):
+    before = records_file(folder).read_bytes()
+
+    def full(path, data):
+        with path.open("wb") as file:
+            file.write(data[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "write_bytes", full)
+        with pytest.raises(OSError, match=r"item\.jsonl.*No space left on device"):
+            write_record(folder, record("si_convnet"))
+    assert records_file(folder).read_bytes() == before
+    assert [path.name for path in folder.parent.iterdir() if path.name.endswith(".part")] == []
+    write_record(folder, record("si_convnet"))
+    assert len(read_records(folder)) == 2
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "item.jsonl").mkdir()
+    with pytest.raises(OSError, match=r"item\.jsonl"):
+        read_records(tmp_path / "item")
+    (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError, match=r"gone\.jsonl"):  # and not taken for no records
+        read_records(tmp_path / "gone")
+
+
+def test_no_flipped_bit_of_a_record_passes(folder):
+    path, dice = records_file(folder), random.Random(0)
+    data = path.read_bytes()
+    for _ in range(200):
         place, bit = dice.randrange(len(data) - 1), dice.randrange(8)  # the last byte is the end of the line
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
-        with pytest.raises(ValueError, match=f"{path.name} is not a valid record"):
-            read_record(path)
+        with pytest.raises(ValueError, match=r"line \d of .*item\.jsonl"):
+            read_records(folder)
 
 
-def changed(text, **changes):
-    """A record with other values and the checksum that belongs to them."""
-    values = {**json.loads(text), **changes}
-    del values["checksum"]
-    return json.dumps({**values, "checksum": checksum(values)})
+def columns(count=3, **changes):
+    """A history of so many epochs, the last one tested."""
+    column = {"train_loss": [0.5] * count, "seconds": [1.0] * count, "tested": [count], "test_error": [5.0]}
+    return {**column, **changes}
 
 
-def columns(**changes):
-    return {"epoch": [1], "train_loss": [2.0], "seconds": [1.0], "tested": [1], "test_error": [5.0], **changes}
-
-
-def epochs(count, loss=0.5):
-    """The columns of so many epochs, the last one tested."""
-    every = list(range(1, count + 1))
-    return columns(epoch=every, train_loss=[loss] * count, seconds=[1.0] * count, tested=[count])
-
-
-@pytest.mark.parametrize(("count", "loss", "valid"), [(10, 0.5, True), (10, 0.6, False), (9, 0.5, False)])
-def test_a_history_may_end_early_only_where_the_loss_has_settled(count, loss, valid, path):
-    config = json.loads(path.read_text())["config"]
-    settled = {**config, "training": {**config["training"], "epochs": 20, "settled": 0.5}}
-    path.write_text(changed(path.read_text(), config=settled, history=epochs(count, loss)))
-    if valid:
-        assert len(read_record(path).history) == count
-    else:
-        with pytest.raises(ValueError, match=f"or end where the loss has settled, got {count}"):
-            read_record(path)
-
-
-DAMAGE = {
-    "cut": (lambda text: text[:-20], "line"),
-    "list": (lambda text: "[]", "the record must be a table"),
-    "nested": (lambda text: "[" * 100_000, "recursion"),
-    "checksum": (lambda text: text.replace('"fold": 0', '"fold": 1'), "its checksum does not agree"),
-    "no checksum": (lambda text: text.replace('"checksum":', '"label":'), "its checksum does not agree"),
-    "key": (lambda text: changed(text, error=5.0), "`error` in the record is unknown"),
-    "type": (lambda text: changed(text, fold="0"), "`fold` in the record must be int, got '0'"),
-    "error": (lambda text: changed(text, test_error=101), "`test_error` must be a percentage, got 101"),
-    "below 0": (lambda text: changed(text, test_error=-1), "`test_error` must be a percentage, got -1"),
-    "not last": (
-        lambda text: changed(text, test_error=4.9),
-        r"`test_error` \(=4.9\) must be the last of its history \(=5.0\)",
-    ),
-    "no error": (
-        lambda text: changed(text, test_error=None),
-        "`test_error` must be there where no `series` is, got None",
-    ),
-    "NaN": (lambda text: text.replace('"seconds": 1.0', '"seconds": NaN'), "NaN is not a number"),
-    "fold": (lambda text: changed(text, fold=1), "it is of convnet-fold1-seed0"),
-    "point": (lambda text: changed(text, point="maps9"), "it is of convnet-maps9-fold0-seed0"),
-    "series": (lambda text: changed(text, series={"a": {"x": [1], "y": []}}), "a value for each x, got 0 for 1 in a"),
-    "mean": (
-        lambda text: changed(text, series={"test_error": {"x": [1, 2], "y": [5.0, 7.0]}}),
-        r"`test_error` \(=5.0\) must be the mean of its series \(=6.0\)",
-    ),
-    "history": (lambda text: changed(text, history={}), r"`history` must have the columns epoch, .*, got \{\}"),
-    "old history": (lambda text: changed(text, history=[{"epoch": 1}]), "is missing"),
-    "empty": (lambda text: changed(text, history=[]), "`history` must have the 3 epochs of `config`, .* got 0"),
-    "short": (lambda text: changed(text, history=columns()), "or end where the loss has settled, got 1"),
-    "long": (lambda text: changed(text, history=epochs(4)), "`history` must have the 3 epochs of `config`, .* got 4"),
-    "columns": (lambda text: changed(text, history=columns(seconds=[])), "a value for each epoch, .*'seconds': 0"),
-    "tested": (lambda text: changed(text, history=columns(tested=[7])), "an error for each that was tested"),
-    "order": (
-        lambda text: changed(text, history=columns(epoch=[2], tested=[2])),
-        r"must count from 1 without a gap, got \[2\]",
-    ),
-    "config": (lambda text: changed(text, config={}), r"`config` must have the section data, got \[\]"),
-    "setting": (
-        lambda text: changed(text, config={"data": 3, "network": {}, "training": {}}),
-        "must be a table, got 3",
-    ),
-    "together": (lambda text: changed(text, runs_together=0), "`runs_together` must be from 1 to 1000, got 0"),
-    "all together": (lambda text: changed(text, runs_together=10**400), "`runs_together` must be from 1 to 1000"),
-    "large": (lambda text: changed(text, seconds=10**400), "`seconds` in the record must be float, got 1000"),
-    "device": (lambda text: changed(text, environment={}), "`environment` must name the device, got None"),
+SETTLED = {**config("convnet"), "training": {"epochs": 20, "settled": 0.5, "cosine": False}}
+CONTRADICTIONS = {
+    "key": ({"error": 5.0}, "`error` is unknown"),
+    "type": ({"fold": "0"}, "`fold` must be .*got '0'"),
+    "missing": ({"fold": ...}, "`fold` is missing"),
+    "above": ({"test_error": 101}, "`test_error` must be a percentage, got 101"),
+    "below": ({"test_error": -1}, "`test_error` must be a percentage, got -1"),
+    "on the way": ({"history": columns(tested=[1, 3], test_error=[101, 5.0])}, "`test_error` must be a perc.*got 101"),
+    "not last": ({"test_error": 4.9}, r"`test_error` \(=4.9\) must be .*\(=5.0\)"),
+    "not tested": ({"history": columns(tested=[], test_error=[])}, r"`test_error` \(=5.0\) must be .*\(=None\)"),
+    "no error": ({"test_error": None}, "`test_error` must be there"),
+    "mean": ({"series": {"test_error": {"x": [1, 2], "y": [5.0, 7.0]}}}, r"`test_error` \(=5.0\) must be .*\(=6.0\)"),
+    "series": ({"series": {"a": {"x": [1], "y": []}}}, "`series` .*got 0 for 1 in a"),
+    "history": ({"history": {}}, "`train_loss` is missing"),
+    "seconds": ({"history": columns(seconds=[1.0])}, "`history` must have seconds for each epoch"),
+    "tested": ({"history": columns(tested=[7])}, "`history` must have .*an error for each that was tested"),
+    "validated": ({"history": columns(validated=[1])}, "`history` must have .*an error for each"),
+    "short": ({"history": columns(2)}, "`history` must have the 3 epochs .*got 2"),
+    "long": ({"history": columns(4)}, "`history` must have the 3 epochs .*got 4"),
+    "not settled": ({"config": SETTLED, "history": columns(10, train_loss=[0.6] * 10)}, "20 epochs .*got 10"),
+    "settled early": ({"config": SETTLED, "history": columns(9)}, "20 epochs .*got 9"),
+    "config": ({"config": {}}, r"`config` must have the section data, got \[\]"),
+    "setting": ({"config": {**config("convnet"), "network": {"maps": [0]}}}, "`network.maps` must be .*got 0"),
+    "together": ({"runs_together": 0}, "`runs_together` must be from 1 to 1000, got 0"),
+    "all together": ({"runs_together": 1001}, "`runs_together` must be from 1 to 1000, got 1001"),
+    "device": ({"environment": {}}, "`environment` must name the device, got None"),
+    "two lines": ({"a\nb\x1b[31m" + 10_000 * "x": 1}, r"`a b\\x1b\[31mxxx"),
 }
 
 
-@pytest.mark.parametrize(("change", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_record_is_refused_by_name(change, message, path):
-    path.write_text(change(path.read_text()))
-    with pytest.raises(ValueError, match=rf"(?s){path.name} is not a valid record .*{message}"):
-        read_records(path.parent)
+def write_line(path, values, changes):
+    """Append a line with other values and the checksum that belongs to them."""
+    values = {key: value for key, value in {**values, **changes}.items() if key != "checksum" and value is not ...}
+    line = msgspec.json.encode({**values, "checksum": checksum(values)})
+    path.write_bytes(path.read_bytes() + line + b"\n")
 
 
-@pytest.mark.parametrize("key", ["a\nb", "\x1b[31m", "x" * 10_000])
-def test_what_a_record_holds_does_not_spoil_the_message(key, path):
-    """Not a second line, not an escape sequence for the terminal, not pages of text."""
-    path.write_text(changed(path.read_text(), **{key: 1}))
-    with pytest.raises(ValueError, match=f"{path.name} is not a valid record") as refusal:
-        read_record(path)
+@pytest.mark.parametrize(("changes", "message"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_record_that_contradicts_itself_is_refused_by_line(changes, message, folder):
+    (values,) = lines(folder)
+    write_line(records_file(folder), {**values, "model": "si_convnet"}, changes)
+    with pytest.raises(ValueError, match=rf"^line 2 of .*item\.jsonl .*{message}") as refusal:
+        read_records(folder)
     assert str(refusal.value).isprintable()
     assert len(str(refusal.value)) < 600
+    with pytest.raises(ValueError, match=rf"^line 2 of .*item\.jsonl .*{message}"):
+        write_record(folder, record("convnet", 1))  # nor is it overwritten
 
 
-def test_a_record_that_is_a_directory_is_named(tmp_path):
-    (tmp_path / "convnet-fold0-seed0.json").mkdir()
-    with pytest.raises(OSError, match=r"cannot read the record .*convnet-fold0-seed0.json \(Is a directory\)"):
-        read_records(tmp_path)
+def test_a_history_may_end_early_where_the_loss_has_settled(folder):
+    (values,) = lines(folder)
+    write_line(records_file(folder), values, {"fold": 1, "config": SETTLED, "history": columns(10)})
+    assert [len(found.history) for found in read_records(folder)] == [3, 10]
 
 
-def test_what_killed_runs_left_of_a_file_is_removed_when_it_is_written(tmp_path):
-    made = record("convnet")
-    left, other = (tmp_path / f".{name}.abc.part" for name in (made.name, "another.json"))
-    for part in (left, other):
-        part.mkdir()
-    write_record(tmp_path, made)
-    assert (left.exists(), other.exists()) == (False, True)
+@pytest.mark.parametrize(
+    "line", [b"[]", b"{}", b"", b"[" * 100_000, b'{"fold":0}', b"\xff"], ids=lambda line: line[:10]
+)
+def test_a_line_that_is_no_record_is_refused_by_its_number(line, folder):
+    path = records_file(folder)
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(ValueError, match=r"^line 2 of .*item\.jsonl"):
+        read_records(folder)
 
 
-def test_a_tree_with_changes_is_marked(monkeypatch):
-    from types import SimpleNamespace
+def test_a_run_that_stands_twice_is_refused_by_the_later_line(folder):
+    path = records_file(folder)
+    (values,) = lines(folder)
+    write_line(path, values, {"fold": 1})
+    write_line(path, values, {"parameters": 11})
+    with pytest.raises(ValueError, match=r"^line 3 of .*convnet-fold0-seed0, as line 1 "):
+        read_records(folder)
 
-    from scaleconv import environment
 
-    monkeypatch.delenv("SCALECONV_COMMIT", raising=False)
-    for changes, expected in (("", "abc"), (" M src/scaleconv/cli.py", "abc+")):
-        answers = {"rev-parse": "abc\n", "status": changes}
-        monkeypatch.setattr(
-            environment.subprocess,
-            "run",
-            lambda command, answers=answers, **_: SimpleNamespace(stdout=answers[command[1]]),
-        )
-        assert environment._commit() == expected
-    monkeypatch.setenv("SCALECONV_COMMIT", "named")
-    assert environment._commit() == "named"
-    monkeypatch.undo()  # what else describes the machine may ask other programs
-    assert {"torch", "device", "commit"} <= set(describe_environment("cpu"))
+def test_the_committed_records_can_be_read_and_are_small():
+    names = {path.stem for path in RESULTS.glob("*.jsonl")}
+    assert names >= {"table1", "fig4a", "compare-cifar"}
+    for name in ("fig5a", "cost", "compare-cifar"):
+        assert len(read_records(RESULTS / name)) >= 12
+    assert max(len(line) for path in RESULTS.glob("*.jsonl") for line in path.read_bytes().splitlines()) < 20_000

@@ -91,7 +91,7 @@ def test_limits_themselves_are_allowed():
 
 
 def test_settings_that_python_made_are_checked_on_request():
-    with pytest.raises(ValueError, match="`batch` must be .*got 0, in TrainingSettings"):
+    with pytest.raises(ValueError, match=r"`batch` must be .*got 0, in TrainingSettings"):
         checked(TrainingSettings(batch=0))
     assert checked(TrainingSettings(batch=1)) == TrainingSettings(batch=1)
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save
+from scaleconv.demo.networks import MEANS, read_means
 from scaleconv.experiments.classifier import make_classifier
 from scaleconv.experiments.config import Settings
 from scaleconv.experiments.experiment import Point
@@ -34,7 +35,6 @@ from scaleconv.data import embedded_digits, make_set, read_folder, read_image, r
 from scaleconv.data.decoding import decode, decode_mask
 from scaleconv.data.idx import IdxFile, read_idx
 from scaleconv.data.sets import _seal, write_set
-from scaleconv.demo.networks import MEANS, read_means
 from scaleconv.experiments import Epoch, NetworkSpec, load
 from scaleconv.experiments import items as items_module
 from scaleconv.experiments.checkpoint import Checkpoint, _checksum, load_checkpoint, read_checkpoint, write_checkpoint

@@ -6,6 +6,9 @@ import time
 
 import torch
 
+from helpers.records import record
+from scaleconv.experiments.records import write_record
+
 
 def note(what, folder, watcher):
     """Leave a file that says which process did it, with how many threads, and how many were at work.
@@ -40,3 +43,10 @@ class Heard:
 def count_epochs(what, folder, watcher):
     for number in (1, 2, 3):
         watcher.epoch(what, number)
+
+
+def write_records(folder, model, count, start):
+    """Write records of so many folds, one by one, once all have started."""
+    start.wait(60)
+    for fold in range(count):
+        write_record(folder, record(model, fold))

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..data.files import refuse_pipes
-from .records import Columns, Epoch, checksum, writing
+from ..data.files import atomic_path, refuse_pipes
+from .records import Columns, Epoch, checksum
 from .settings import brief, read
 
 M = TypeVar("M", bound=nn.Module)
@@ -51,7 +51,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, whole or not at all."""
-    with writing(path) as part:
+    with atomic_path(path) as part:
         part.write_bytes(encode_checkpoint(checkpoint))
 
 
@@ -157,4 +157,5 @@ def difference(before: Any, now: Any, key: str = "") -> str:
 
 def _checksum(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     described = {name: [str(tensor.dtype), list(tensor.shape)] for name, tensor in tensors.items()}
-    return checksum([dict(header), described], *(tensors[name].numpy().tobytes() for name in sorted(tensors)))
+    parts = (tensors[name].reshape(-1).view(torch.uint8) for name in sorted(tensors))  # NumPy has no bfloat16
+    return checksum([dict(header), described], *(part.numpy().tobytes() for part in parts))

@@ -10,13 +10,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
+from ..data.files import atomic_path
 from ..data.loading import ImageData
 from ..metrics import Interval, Summary, interval, summarise
 from ..table import Table
 from .figures import FORMATS, draw_panels
 from .measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 from .methods import TITLES
-from .records import Record, run_file, writing
+from .records import Record, run_file
 from .report import counted, markdown_blocks, terminal_text
 from .tables import Line, Panel, Repeat, of_model, paired, panel_table, series_values
 
@@ -157,7 +158,7 @@ def write_page(records: Sequence[Record], data: ImageData, folder: Path) -> list
         folder / "skipped.txt": "".join(f"{each}\n" for each in data.folder.skipped),
     }
     for path, text in texts.items():
-        with writing(path) as part:
+        with atomic_path(path) as part:
             part.write_text(text, encoding="utf-8")
     page, skipped = texts
     return [page, *figures, skipped]

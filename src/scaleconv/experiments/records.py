@@ -10,7 +10,6 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -186,7 +185,7 @@ def write_record(folder: Path, record: Record) -> None:
     with FileLock(path.with_name(f".{path.name}.lock")):
         found = {each.name: (each.order, line) for each, line in _read_lines(path)}
         found[record.name] = (record.order, _encode(record))
-        with writing(path) as part:
+        with atomic_path(path) as part:
             part.write_bytes(b"".join(line + b"\n" for _, line in sorted(found.values())))
 
 
@@ -194,7 +193,7 @@ def read_records(folder: Path) -> list[Record]:
     """All records of an experiment, by model, point, fold and seed; none, if there is no file.
 
     Raises:
-        ValueError: a line is not a whole, valid record.
+        ValueError: a line is not a whole, valid record, or is of the same run as one before it.
         OSError: the file cannot be read.
     """
     return sorted((record for record, _ in _read_lines(records_file(folder))), key=lambda record: record.order)
@@ -205,9 +204,13 @@ def _read_lines(path: Path) -> Iterator[tuple[Record, bytes]]:
         lines = path.read_bytes().splitlines() if os.path.lexists(path) else []
     except OSError as error:
         raise type(error)(f"cannot read the records {path} ({error.strerror})") from None
+    found: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            yield _decode(line), line
+            record = _decode(line)
+            if (first := found.setdefault(record.name, number)) < number:
+                raise ValueError(f"it is of {record.name}, as line {first} is")
+            yield record, line
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"line {number} of {path} is not a valid record ({brief(error)}): delete it and run the item again"
@@ -238,18 +241,6 @@ def checksum(values: Any, *parts: bytes) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """As `atomic_path`, with a message that names the file."""
-    try:
-        with atomic_path(path) as part:
-            yield part
-    except OSError as error:
-        if error.errno is None:  # it has its message
-            raise
-        raise type(error)(f"cannot write {path} ({error.strerror}): make room, or name another directory") from None
 
 
 def _check_consistency(record: Record) -> None:

@@ -19,7 +19,7 @@ from statistics import fmean, median
 from typing import Any
 
 from .. import __version__
-from ..data.files import check_writable
+from ..data.files import atomic_path, check_writable
 from ..data.progress import watched
 from ..models.networks import NETWORKS
 from ..table import Table, terminal_width, wrapped
@@ -28,7 +28,7 @@ from .explanation import draw_predictions
 from .figures import draw, draw_inline, draw_learned_filters
 from .items import ITEMS, Experiment, Item, folder_name, load_item
 from .methods import METHODS, TITLES, config_of, of_result, settings_of
-from .records import Record, read_records, records_file, writing
+from .records import Record, read_records, records_file
 from .settings import SceneData
 from .tables import csv_text, make_panels, make_rows, make_tables, of_model, signed_percent, summaries
 
@@ -226,7 +226,7 @@ def write_tables(item: Item, records: Sequence[Record], folder: Path) -> list[Pa
         folder / "table.csv": csv_text(item, records),
     }
     for path, text in texts.items():
-        with writing(path) as part:
+        with atomic_path(path) as part:
             part.write_text(text, encoding="utf-8")
     return list(texts)
 
@@ -323,7 +323,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         texts = {page: _replace(text, item.item, "\n\n".join(blocks), page) for page, text in texts.items()}
     for page, text in texts.items():
         shown = [each for each in found if f"<!-- begin {each.item.item} -->" in text]
-        with writing(page) as part:
+        with atomic_path(page) as part:
             part.write_text(_replace(text, "claims", claims_table(shown).markdown(), page), encoding="utf-8")
     return [*written, *pages]
 
@@ -376,7 +376,7 @@ def write_html(results: Path, figures: Path, path: Path, preset: str = "paper") 
         preset: `paper` or `quick`.
     """
     text = html_page(read_recorded(results, preset), figures, preset)
-    with writing(path) as part:
+    with atomic_path(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import ImageData
-from ..data.files import check_folder, remove_leftovers
+from ..data.files import atomic_path, check_folder, remove_leftovers
 from ..environment import describe_environment
 from ..models import (
     UNSUPERVISED,
@@ -50,7 +50,7 @@ from .items import Experiment, Point, folder_name
 from .measures import MEASURES, Trained, check_measure
 from .methods import TITLES, config_of, epochs_of, of_result, of_weights, settings_of
 from .processes import is_first, make_fabric, started_by_torchrun
-from .records import Epoch, Record, Series, read_records, run_file, run_name, write_record, writing
+from .records import Epoch, Record, Series, read_records, run_file, run_name, write_record
 from .scores import measure_cost, score
 from .settings import FolderData, Settings
 from .sources import Source, Sources, images_of
@@ -214,7 +214,7 @@ def run_experiment(
 def save(folder: Path, outcome: Outcome) -> None:
     """Write weights, then the record, which says that they are there, and remove the checkpoint."""
     name = outcome.record.name
-    with writing(run_file(folder, name, "weights")) as part:
+    with atomic_path(run_file(folder, name, "weights")) as part:
         part.write_bytes(outcome.weights)
     write_record(folder, msgspec.structs.replace(outcome.record, experiment=folder.name))
     run_file(folder, name, "checkpoints").unlink(missing_ok=True)
@@ -553,7 +553,7 @@ def _log(run: Run, history: Sequence[Epoch], folder: Path, options: Options) -> 
     """Write the history so far of a run on a user's images: as CSV, and for TensorBoard if asked."""
     if not isinstance(run.settings.data, FolderData) or not is_first():
         return
-    with writing(run_file(folder, run.name, "logs")) as part, part.open("w", encoding="utf-8", newline="") as file:
+    with atomic_path(run_file(folder, run.name, "logs")) as part, part.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
         rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)

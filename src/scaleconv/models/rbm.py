@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..ops.call import check_scales
 from ..ops.checks import check_count, check_flag, check_number
 from ..ops.geometry import is_inside
 from ..ops.resampling import linear_map
-from ..ops.call import check_scales
 
 # No scale below 1: the digits of MNIST-Scale are shrunk, and enlarging undoes that.
 ENLARGING_SCALES: tuple[float, ...] = tuple(2 ** (k / 3) for k in range(6))

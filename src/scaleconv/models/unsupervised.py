@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..ops.checks import check_count, check_number
 from ..ops.call import check_scales
+from ..ops.checks import check_count, check_number
 from .rbm import ENLARGING_SCALES, RBM, SIRBM, Progress, Recipe
 from .softmax import choose_softmax
 
