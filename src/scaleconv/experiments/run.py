@@ -51,8 +51,8 @@ from .measures import MEASURES, Trained, check_measure
 from .methods import TITLES, config_of, epochs_of, of_result, of_weights, settings_of
 from .processes import is_first, make_fabric, started_by_torchrun
 from .records import Epoch, Record, Series, read_records, run_file, run_name, write_record, writing
-from .scores import measure_cost, score
-from .settings import FolderData, Settings
+from .scores import Tally, measure_cost, score
+from .settings import FolderData, Settings, TrainingSettings
 from .sources import Source, Sources, images_of
 from .trainer import Trainer, TrainerGroup
 
@@ -187,6 +187,7 @@ def run_experiment(
 
     Raises:
         ValueError: a setting cannot be, the loss became infinite, or there are records of other settings.
+        ImportError: a package is missing.
         OSError: a file cannot be read or written.
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the checkpoint was written.
     """
@@ -199,6 +200,8 @@ def run_experiment(
         if run.model not in UNSUPERVISED:
             images, _ = images_of(run.settings.data)
             check_measure(run.settings.measure, run.model, run.make(images))
+    if options.tensorboard:
+        _summary_writer()
     watcher.plan(experiment.item, len(runs))
     tasks = _agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
     sources = Sources(options.device, options.data_dir, options.images)
@@ -304,7 +307,7 @@ def _groups(runs: Sequence[Run], shared: bool) -> list[list[Run]]:
 def _work(task: Task, folder: Path, watcher: Watcher, *, sources: Sources, options: Options) -> list[Outcome]:
     """Train runs at once, unless they were."""
     if task.trained:
-        return [_measured_again(task.runs[0], *task.trained, sources)]
+        return [_measured_again(task.runs[0], *task.trained, sources, options)]
     if task.runs[0].model in UNSUPERVISED:
         return _train_features(task.runs, sources, options, watcher)
     groups: dict[tuple[int, int], dict[Run, Checkpoint | None]] = {}
@@ -388,7 +391,7 @@ def _tested(
     trainer: Trainer, source: Source, entry: Epoch, history: Sequence[Epoch], tested: bool, options: Options
 ) -> Epoch:
     """The entry with the errors that are due; the network with the least validation error may be kept."""
-    errors = partial(score, uncounted=source.uncounted, workers=options.workers, fabric=trainer.fabric)
+    errors = _scorer(trainer.settings, source, options, trainer.fabric)
     if len(source.val):
         subject = trainer.network if trainer.settings.keep == "best" else trainer.tested
         val_error = errors(subject, source.val).error()
@@ -405,9 +408,8 @@ def _outcome(
     """Measure what the run measures on its trained network, and what that costs."""
     network = run.classifier(source).to(trainer.device)  # as it is loaded again: with its own norms
     network.load_state_dict(trainer.tested.state_dict())
-    uncounted, settings = source.uncounted, run.settings
-    scored = partial(score, uncounted=uncounted, workers=options.workers, fabric=trainer.fabric)
-    series = _measured(run, network, source, scored)
+    settings = run.settings
+    series = _measured(run, network, source, _scorer(settings.training, source, options, trainer.fabric))
     own = isinstance(settings.data, FolderData)
     cost = measure_cost(network, source.test, settings.training.batch) if own and trainer.fabric.is_global_zero else {}
     parameters = sum(parameter.numel() for parameter in network.parameters())
@@ -418,21 +420,28 @@ def _outcome(
     return Outcome(record, encode_checkpoint(Checkpoint(run.identity(), history, dict(network.state_dict()))))
 
 
-def _measured(run: Run, network: Classifier, source: Source, scored: Callable[..., Any]) -> dict[str, Series]:
+def _scorer(settings: TrainingSettings, source: Source, options: Options, fabric: Any = None) -> Callable[..., Tally]:
+    """`score` for a source, in the precision of the training, with the processes there are."""
+    precision, uncounted = settings.precision, source.uncounted
+    return partial(score, uncounted=uncounted, workers=options.workers, fabric=fabric, precision=precision)
+
+
+def _measured(run: Run, network: Classifier, source: Source, scored: Callable[..., Tally]) -> dict[str, Series]:
     settings = run.settings.measure
     if not settings.kind:
         return {}
     return MEASURES[settings.kind](Trained(network, partial(run.classifier, source), source, settings, scored))
 
 
-def _measured_again(run: Run, trained: Record, weights: Checkpoint, sources: Sources) -> Outcome:
+def _measured_again(run: Run, trained: Record, weights: Checkpoint, sources: Sources, options: Options) -> Outcome:
     """What another item has trained, measured as this run wants it."""
     source = sources.open(run.settings.data, run.fold)
     network = run.classifier(source)
     check_shapes(run.name, weights.tensors, network.state_dict())
     network.load_state_dict(weights.tensors)
     network = network.to(sources.device)
-    series = _measured(run, network, source, partial(score, uncounted=source.uncounted)) or trained.series
+    scored = _scorer(run.settings.training, source, options)
+    series = _measured(run, network, source, scored) or trained.series
     record = msgspec.structs.replace(
         trained,
         config=run.config,
@@ -558,15 +567,19 @@ def _log(run: Run, history: Sequence[Epoch], folder: Path, options: Options) -> 
         rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
         rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)
     if options.tensorboard:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
         last = history[-1]
-        with SummaryWriter(str(folder / "tensorboard" / run.name)) as board:
+        with _summary_writer()(str(folder / "tensorboard" / run.name)) as board:
             board.add_scalar("train_loss", last.train_loss, last.epoch)
             if last.val_error is not None:
                 board.add_scalar("val_error", last.val_error, last.epoch)
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
+    return SummaryWriter
 
 
 def _train_features(runs: Sequence[Run], sources: Sources, options: Options, watcher: Watcher) -> list[Outcome]:
