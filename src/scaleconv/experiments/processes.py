@@ -37,13 +37,13 @@ def make_fabric(device: str, precision: str = "float32") -> Any:
     Raises:
         ImportError: Lightning Fabric is not installed.
     """
-    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from lightning_fabric import Fabric
     except ImportError:
         raise ImportError("training needs Lightning Fabric: pip install 'scaleconv[experiments]'") from None
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)  # its import sets another level
     kind = torch.device(device)
     options: dict[str, Any] = {"devices": 1 if kind.index is None or kind.type == "cpu" else [kind.index]}
     if started_by_torchrun():
