@@ -7,7 +7,7 @@ from PIL import Image, UnidentifiedImageError
 
 from helpers.folders import write_classes, write_image, write_masks
 from scaleconv.data import load_folder, loading
-from scaleconv.data.loading import ImageSet, Order, decode
+from scaleconv.data.loading import ImageSet, decode
 
 
 def save(path, pixels, mode=None, **options):
@@ -162,29 +162,9 @@ def test_a_channel_without_contrast_is_divided_by_one_level_and_not_by_0(tmp_pat
     assert std == pytest.approx((0.5, 1 / 255, 1 / 255), abs=1e-6)
 
 
-def test_an_epoch_shows_every_image_once_in_batches_of_one_size():
-    sizes = [(8, 8)] * 21 + [(9, 7)] * 5
-    order = Order(sizes, batch=8, seed=3)
-    for number in (1, 2):
-        batches = order.epoch(number)
-        assert len(batches) == order.steps == 4
-        assert sorted(index for batch in batches for index in batch) == list(range(26))
-        assert all(len({sizes[index] for index in batch}) == 1 for batch in batches)
-        assert sorted(map(len, batches)) == [5, 7, 7, 7]
-    assert order.epoch(1) == Order(sizes, batch=8, seed=3).epoch(1) != order.epoch(2)
-    assert order.epoch(1) != Order(sizes, batch=8, seed=4).epoch(1)
-
-
-@pytest.mark.parametrize("done", [0, 1, 4, 6, 12])
-def test_the_batches_that_remain_are_those_that_were_not_done(done):
-    order = Order([(8, 8)] * 30, batch=8, seed=0)
-    every = [batch for epoch in (1, 2, 3) for batch in order.epoch(epoch)]
-    assert list(order.remaining(3, done)) == every[done:]
-
-
 def test_neither_workers_nor_memory_change_what_comes_out(tmp_path, monkeypatch):
     write_classes(tmp_path, 12, size=(9, 9))
-    order = Order([(9, 9)] * 20, batch=6, seed=0).epoch(1)
+    order = [[7, 3, 11], [0, 12, 5], [9]]
     kept = load_folder(tmp_path, resize=8).train
     assert kept.kept is not None
     expected = list(kept.batches(order))

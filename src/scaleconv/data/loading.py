@@ -1,9 +1,8 @@
 """Images of a folder as tensors, batch by batch, with their labels or masks.
 
 `load_folder` says how images are brought to one size, or that they keep their own; an `ImageSet` decodes the images of
-one part; `Order` says which images make up which batch. The order depends on the seed and the epoch alone, and a batch
-holds images of one size. Small sets are decoded once and kept in memory; large ones are decoded by worker processes,
-whose number changes nothing but the time.
+one part, in batches of one size, in an order of `data.order`. Small sets are decoded once and kept in memory; large
+ones are decoded by worker processes, whose number changes nothing but the time.
 """
 
 import os
@@ -17,19 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .decoding import FITS, Size, decode, decode_mask, quiet_pillow
 from .folders import THREADS, ImageFile, ImageFolder, read_folder, read_masked_images
-from .scales import raw_stream
 
 TASKS = ("classification", "segmentation")
 KEPT_BYTES = 2**28  # of a set that is kept in memory
 SAMPLED = 1000  # training images that mean and standard deviation are taken of
 LEAST_STD = 1 / 255
-PURPOSE = 4  # of the random stream
 
 
 Batch = tuple[Tensor, Tensor]
@@ -114,58 +110,6 @@ class ImageSet(Dataset[Batch | str]):
         )
         for found in loader:
             yield _usable(found)
-
-
-@dataclass(frozen=True)
-class Order:
-    """Which images make up which batch.
-
-    Images of one size go together, divided evenly: 129 images in batches of at most 128 are 65 and 64.
-
-    Attributes:
-        sizes: (height, width) of every image.
-        batch: most images in a batch.
-        seed: of the order.
-
-    Example:
-        >>> Order([(8, 8), (8, 8), (9, 9), (8, 8)], batch=2, seed=0).epoch(1)
-        [[2], [1], [3, 0]]
-    """
-
-    sizes: Sequence[Size]
-    batch: int
-    seed: int
-
-    @cached_property
-    def _groups(self) -> list[NDArray[np.int64]]:
-        groups: dict[Size, list[int]] = {}
-        for index, size in enumerate(self.sizes):
-            groups.setdefault(size, []).append(index)
-        return [np.array(group) for group in groups.values()]
-
-    @property
-    def steps(self) -> int:
-        """Batches in an epoch."""
-        return sum(-(-len(group) // self.batch) for group in self._groups)
-
-    def epoch(self, number: int) -> list[list[int]]:
-        """The batches of an epoch, counted from 1; 0 is the order of the folder."""
-        rank = np.arange(len(self.sizes))
-        if number:
-            rank = np.argsort(raw_stream(len(self.sizes), self.seed, PURPOSE, number), kind="stable")
-        batches = []
-        for group in self._groups:
-            shuffled = group[np.argsort(rank[group], kind="stable")]
-            batches += [part.tolist() for part in np.array_split(shuffled, -(-len(group) // self.batch))]
-        if number and len(self._groups) > 1:
-            mixed = np.argsort(raw_stream(len(batches), self.seed, PURPOSE, number, 1), kind="stable")
-            batches = [batches[index] for index in mixed]
-        return batches
-
-    def remaining(self, epochs: int, done: int) -> Iterator[list[int]]:
-        """The batches of all epochs in turn, without the first `done` of them."""
-        for number in range(done // self.steps + 1, epochs + 1):
-            yield from self.epoch(number)[done % self.steps if number == done // self.steps + 1 else 0 :]
 
 
 @dataclass(frozen=True)
