@@ -91,9 +91,10 @@ def settings_of(name: str, settings: Settings) -> Settings:
 
 
 def config_of(name: str, settings: Settings) -> dict[str, Any]:
-    """The sections that a method uses, as plain values: what its record holds."""
+    """The sections that a method uses, as its record holds them: as JSON, which has lists where settings have tuples."""
     sections = FEATURE_SECTIONS.get(name, NETWORK_SECTIONS)
-    values: dict[str, Any] = msgspec.to_builtins({section: getattr(settings, section) for section in sections})
+    table = msgspec.json.encode({section: getattr(settings, section) for section in sections})
+    values: dict[str, Any] = msgspec.json.decode(table)
     return values
 
 
