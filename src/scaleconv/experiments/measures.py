@@ -156,7 +156,7 @@ def _winners(trained: Trained) -> dict[str, Series]:
                 for name, (strength, winner) in _strongest(network, layers, some).items():
                     chosen = winner[strength > blank[name][0] + 1e-6]
                     counts[name][index] += chosen.bincount(minlength=len(layers[name].scales)).cpu()
-    found = {}
+    found: dict[str, Series] = {}
     for name, layer in layers.items():
         shares = (100 * counts[name].double() / counts[name].sum(1, keepdim=True).clamp(min=1)).T.tolist()
         found |= {f"{name} {scale:.3g}": Series(list(config.scales), shares[k]) for k, scale in enumerate(layer.scales)}
