@@ -26,12 +26,12 @@ from torch import Tensor
 from scaleconv import DEFAULT_SCALES, TIConv2d, rotation
 from scaleconv.bench.layer_costs import make_layer
 from scaleconv.bench.network_costs import Step, make_network
-from scaleconv.bench.settings import SHAPES, LayerShape
-from scaleconv.data.atomic import atomic_path
+from scaleconv.bench.shapes import SHAPES, LayerShape
+from scaleconv.data.files import atomic_path
 from scaleconv.environment import choose_device, describe_environment
 from scaleconv.ops import cpu, custom_op, plan
+from scaleconv.ops.call import Call
 from scaleconv.ops.geometry import Level
-from scaleconv.ops.call import Signature
 from scaleconv.table import Table
 from scaleconv.timing import LayerPass, captured, repeated, time_interleaved
 
@@ -98,7 +98,7 @@ def patched(target: Any, **values: Any) -> list[Any]:
     return [mock.patch.object(target, name, value) for name, value in values.items()]
 
 
-NOT_DEPTHWISE = patched(Signature, depthwise=property(lambda self: False))
+NOT_DEPTHWISE = patched(Call, depthwise=property(lambda self: False))
 CASES = {  # what each puts in the place of a special case; the second name is the device
     ("no strided form", ""): patched(Level, regular=property(lambda self: False)),
     ("no im2col", "cuda"): patched(plan, FEW_CHANNELS=0),
@@ -127,7 +127,7 @@ def measure_ablation(asked: argparse.Namespace) -> Rows:
 
 def without(patches: list[Any], step: Callable[[], object]) -> Callable[[], object]:
     """The step while something is patched, with plans of its own."""
-    make, find = (lru_cache(cached.__wrapped__) for cached in (plan.make_plan, custom_op.find_plan))
+    make, find = (lru_cache(getattr(cached, "__wrapped__", cached)) for cached in (plan.make_plan, custom_op.find_plan))
 
     def run() -> None:
         with ExitStack() as stack:

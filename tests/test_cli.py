@@ -198,7 +198,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path):
 
 def test_a_missing_extra_is_one_line_that_names_it(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "requests", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "PIL", None)
     refused(run("data", "make", "set.safetensors"), "pip install 'scaleconv[experiments]'")
     refused(run("data", "preview", "sheet.png"), "pip install 'scaleconv[experiments]'")
 

@@ -156,15 +156,32 @@ def test_the_page_on_performance_quotes_its_records():
         assert f" s | {700 * seconds:,.0f} s |" in page, model
 
 
+def test_the_page_on_networks_quotes_its_records(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    page, bench = (ROOT / "docs" / "networks.md").read_text(), ROOT / "results" / "bench"
+    parts = importlib.import_module("calibration").PARTS
+    records = {"corrections": "calibration", "fine_tuning": "calibration-h200", "few_images": "calibration"}
+    for part, name in records.items():
+        rows = json.loads((bench / f"{name}.json").read_text())[part]
+        assert parts[part][1](rows).markdown() in page
+    rows = json.loads((bench / "cpu-shapes.json").read_text())["rows"]
+    lines = importlib.import_module("networks").time_table(rows).markdown().splitlines()[2:]
+    assert [line for line in lines if line not in page] == []
+
+
 def test_the_page_on_reliability_quotes_its_records(monkeypatch):
     page, trust = (ROOT / "docs" / "reliability.md").read_text(), ROOT / "results" / "trust"
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    for name in ("precision", "endurance"):
-        record = json.loads((trust / f"{name}-cpu.json").read_text())
-        assert importlib.import_module(name).make_table(record).markdown() in page
-    record = json.loads((trust / "precision-h200.json").read_text())
-    record["rows"] = [row for row in record["rows"] if row["type"] == "tf32"]
-    assert importlib.import_module("precision").make_table(record).markdown() in page
+    table = importlib.import_module("precision").precision_table
+    assert table(json.loads((trust / "precision-cpu.json").read_text())["rows"]).markdown() in page
+    rows = json.loads((trust / "precision-h200.json").read_text())["rows"]
+    assert table([row for row in rows if row["type"] == "tf32"]).markdown() in page
+    states = json.loads((trust / "endurance-cpu.json").read_text())["states"]
+    for start, end in zip(states[::11], states[10::11], strict=True):
+        memory = [f"{states[states.index(start) + part]['resident_mib']:.0f}" for part in (0, 1, 5, 10)]
+        stated = f"| {end['layer']} | {end['done']:,} {end['work']} | {' | '.join(memory)} |"
+        assert stated in page
+        assert f"| {start['descriptors']} → {end['descriptors']} | {start['threads']} → {end['threads']} |" in page
     for room in ("calls", "files"):
         records = [json.loads(path.read_text()) for path in trust.glob(f"{room}-*.json")]
         counted = {device: Counter() for device in ("cpu", "cuda") if any(r["device"] == device for r in records)}

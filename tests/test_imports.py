@@ -1,39 +1,87 @@
-"""Imports point one way, cli → demo, bench → experiments → models, data → inspection → metrics, nn → ops → torch."""
+"""Imports point one way, cli → demo → experiments → bench → inspection, models, data, metrics → nn → ops → torch."""
 
+import ast
 import json
 import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from architecture import SOURCES, imported_by, room_of
 from scaleconv.__main__ import NEEDED, main
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+SOURCES = Path(__file__).parents[1] / "src" / "scaleconv"
+FRONT_DOORS = ("__init__", "__main__", "_start")
+FILES_BESIDE = ("table", "timing", "environment", "drawing")
 MAY_IMPORT = {
     "ops": set(),
     "nn": {"ops"},
     "models": {"nn", "ops"},
     "data": set(),
-    "metrics": set(),
+    "metrics": {"data"},
     "table": set(),
+    "timing": {"ops"},
+    "environment": set(),
     "drawing": {"data"},
-    "inspection": {"metrics", "nn", "ops", "table"},
-    "experiments": {"models", "data", "metrics", "inspection", "nn", "ops", "configs", "drawing", "table"},
-    "bench": {"experiments", "models", "data", "metrics", "nn", "ops", "drawing", "table"},
-    "demo": {"experiments", "inspection", "data", "ops"},
+    "inspection": {"metrics", "nn", "ops", "table", "timing"},
+    "bench": {"models", "data", "nn", "ops", *FILES_BESIDE},
+    "experiments": {"bench", "models", "data", "metrics", "inspection", "nn", "ops", "configs", *FILES_BESIDE},
+    "demo": {"experiments", "inspection", "models", "data", "ops"},
     "cli": {"demo", "bench", "experiments", "models", "data", "metrics", "nn", "ops", "table", "_start"},
     "__init__": {"inspection", "nn", "ops", "_start"},
     "__main__": {"cli", "_start"},
     "_start": set(),
 }
-CORE = ("__init__", "__main__", "_start", "ops", "nn", "models", "metrics", "table")  # torch alone
-OPTIONAL = {"PIL", "jinja2", "matplotlib", "platformdirs", "pooch", "ray"}  # imported where they are used
-PACKAGES = {"PIL": "pillow"}  # whose names differ from what is imported
+CORE = (
+    "__init__",
+    "__main__",
+    "_start",
+    "ops",
+    "nn",
+    "models",
+    "metrics",
+    "table",
+    "timing",
+    "environment",
+)  # torch alone
+OPTIONAL = {
+    "PIL",
+    "jinja2",
+    "lightning_fabric",
+    "matplotlib",
+    "platformdirs",
+    "ray",
+    "requests",
+}  # imported where they are used
+DEMO = {"anyio", "starlette", "uvicorn"}  # of the extra `demo`, in its server
+PACKAGES = {"PIL": "pillow", "lightning_fabric": "pytorch-lightning"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
+
+
+def imported_by(path: Path) -> Iterator[tuple[str, bool]]:
+    """(module, whether at the top of the file) of everything a file imports, ours as absolute names."""
+    package = ["scaleconv", *path.relative_to(SOURCES).parts[:-1]]
+    tree = ast.parse(path.read_text())
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) in top
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "scaleconv" else [module]
+            for name in names:
+                yield name, id(node) in top
+
+
+def package_of(path: Path) -> str:
+    """The folder of `src/scaleconv` that a file is in; a file beside the folders is a package of its own."""
+    return path.relative_to(SOURCES).parts[0].removesuffix(".py")
 
 
 def name(path):
@@ -42,7 +90,7 @@ def name(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_imports_point_downwards(path):
-    here = room_of(path)
+    here = package_of(path)
     for module, _ in imported_by(path):
         parts = module.split(".")
         if parts[0] == "scaleconv" and len(parts) > 1 and parts[1] not in (here, "__version__"):
@@ -60,7 +108,7 @@ def third_party(path):
     return names - set(sys.stdlib_module_names) - {"scaleconv"}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in CORE], ids=name)
+@pytest.mark.parametrize("path", [path for path in FILES if package_of(path) in CORE], ids=name)
 def test_the_core_imports_torch_alone(path):
     kernels = {"triton"} if path.parent.name == "triton" else set()
     assert third_party(path) <= {"torch"} | kernels
@@ -70,9 +118,10 @@ def test_what_the_command_imports_is_what_its_extra_installs():
     project = tomllib.loads(PROJECT.read_text())["project"]
     assert [name.partition(">")[0] for name in project["dependencies"]] == ["torch"]
     extras = project["optional-dependencies"]
-    extra = {name.partition(">")[0] for name in (*extras["experiments"], extras["ray"][1])}
+    named = (*extras["experiments"], extras["ray"][1], *extras["demo"][1:])
+    extra = {name.partition(">")[0] for name in named}
     used = set().union(*(third_party(path) for path in FILES)) - {"torch", "triton"}
-    assert used == {*NEEDED, *OPTIONAL}
+    assert used == {*NEEDED, *OPTIONAL, *DEMO}
     assert {PACKAGES.get(name, name) for name in used} == extra
 
 
@@ -147,6 +196,6 @@ def test_the_command_without_its_packages_is_one_line_that_names_the_extra(missi
 
 
 def test_the_data_without_its_packages_names_the_extra():
-    code = "try: import scaleconv.data\nexcept ImportError as error: print(error)"
+    code = "try: from scaleconv.data import read_set\nexcept ImportError as error: print(error)"
     expected = "scaleconv.data needs safetensors: pip install 'scaleconv[experiments]'\n"
     assert run_python(code, without={"safetensors"}) == expected

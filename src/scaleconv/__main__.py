@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from ._start import hand_over
 
-NEEDED = ("typer", "rich", "numpy", "safetensors", "filelock")  # others are asked for where they are used
+NEEDED = ("typer", "rich", "numpy", "safetensors", "filelock", "msgspec")  # others are asked for where they are used
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from scaleconv.data.rescale import rescale, rescale_masks
 IMAGES = torch.rand(4, 2, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(4)
 DRAWS = torch.tensor(
-    [[0.0, 0.0, 0.0, 0.0], [0.25, 0.5, 0.75, 0.49], [0.5, 1.0, 0.5, 0.51], [1.0, 0.25, 1.0, 0.9]], dtype=torch.float64
+    [[0.0, 0.0, 0.0, 0.0], [0.25, 0.5, 0.75, 0.51], [0.5, 1.0, 0.5, 0.49], [1.0, 0.25, 1.0, 0.9]], dtype=torch.float64
 )
 EDGE = {"antialias": True, "border": "edge"}
 
@@ -40,7 +40,7 @@ def test_the_next_two_shift_by_up_to_an_eighth_down_and_to_the_right():
 
 def test_the_last_flips_every_second_image():
     found, _ = augment(IMAGES, LABELS, DRAWS, ["flip"])
-    assert torch.equal(found, torch.cat([IMAGES[:2].flip(3), IMAGES[2:]]))
+    assert torch.equal(found, torch.stack([IMAGES[0].flip(2), IMAGES[1], IMAGES[2].flip(2), IMAGES[3]]))
 
 
 def test_all_are_applied_at_once_by_the_interpolation_asked_for_and_nothing_if_nothing_is():
@@ -48,7 +48,7 @@ def test_all_are_applied_at_once_by_the_interpolation_asked_for_and_nothing_if_n
     placed = {
         "scales": 0.5 * 4 ** DRAWS[:, 0],
         "shift": 0.25 * DRAWS[:, 1:3] - 0.125,
-        "flip": torch.tensor([True, True, False, False]),
+        "flip": torch.tensor([True, False, True, False]),
     }
     for interpolation in ("bilinear", "bicubic"):
         found, _ = augment(IMAGES, LABELS, DRAWS, kinds, interpolation=interpolation)

@@ -9,7 +9,10 @@ from PIL import Image
 
 from helpers.command import refused, says_next
 from scaleconv.data import read_cifar10, read_folder
-from scaleconv.data.cifar import BATCHES, CLASSES, COUNT, RECORD
+from scaleconv.data.datasets import CIFAR_BATCHES as BATCHES
+from scaleconv.data.datasets import CIFAR_CLASSES as CLASSES
+from scaleconv.data.datasets import CIFAR_COUNT as COUNT
+from scaleconv.data.datasets import CIFAR_RECORD as RECORD
 
 
 @pytest.fixture(scope="module")

@@ -1,83 +1,105 @@
 """A file is whole or not there."""
 
-import gc
+import errno
 import os
 import signal
+import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
-from scaleconv.data import atomic, read_image, read_set
-from scaleconv.data.atomic import atomic_path, check_folder, check_writable, remove_leftovers
+from scaleconv.data import files, read_image, read_mask, read_set
 from scaleconv.data.datasets import MNIST
+from scaleconv.data.files import atomic_path, check_folder, check_writable, remove_leftovers
 from scaleconv.data.idx import read_idx
-from scaleconv.data.masks import read_mask
 from scaleconv.experiments.checkpoint import load_checkpoint
 
 
+def names(folder):
+    return sorted(path.name for path in folder.rglob("*"))
+
+
 def test_a_file_appears_only_when_it_is_whole(tmp_path):
-    path = tmp_path / "note.txt"
+    path, plain = tmp_path / "note.txt", tmp_path / "plain.txt"
     with atomic_path(path) as part:
         part.write_text("whole")
         assert not path.exists()
-    assert path.read_text() == "whole"
-    plain = tmp_path / "plain.txt"
     plain.write_text("")
+    assert path.read_text() == "whole"
     assert path.stat().st_mode == plain.stat().st_mode
+    assert names(tmp_path) == ["note.txt", "plain.txt"]
 
 
-def test_a_block_that_fails_leaves_the_earlier_file_and_nothing_else(tmp_path):
-    path = tmp_path / "note.txt"
-    path.write_text("earlier")
+def test_a_folder_appears_only_when_it_is_whole(tmp_path):
+    with atomic_path(tmp_path / "a" / "notes") as part:
+        (part / "first").mkdir(parents=True)
+        assert not (tmp_path / "a" / "notes").exists()
+    assert names(tmp_path) == ["a", "first", "notes"]
 
-    def interrupted():
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_block_that_fails_leaves_the_earlier_file_and_no_directory_that_it_has_made(tmp_path, fault):
+    def fail(path):
         with atomic_path(path) as part:
             part.write_text("half")
-            raise KeyboardInterrupt
+            raise fault
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"note.txt": "earlier"}
+    (tmp_path / "note.txt").write_text("earlier")
+    for path in (tmp_path / "note.txt", tmp_path / "a" / "b" / "note.txt"):
+        with pytest.raises(fault):
+            fail(path)
+    assert names(tmp_path) == ["note.txt"]
+    assert (tmp_path / "note.txt").read_text() == "earlier"
+
+
+def test_an_error_of_the_disk_names_the_file_and_leaves_nothing(tmp_path):
+    def fill():
+        with atomic_path(tmp_path / "a" / "note.txt") as part:
+            part.write_text("half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"cannot write .*a/note.txt \(No space left on device\): name a place"):
+        fill()
+    assert names(tmp_path) == []
+
+
+KILLED = """
+import sys, time
+from scaleconv.data.files import atomic_path
+
+with atomic_path(sys.argv[1]) as part:
+    part.write_text("half")
+    print("written", flush=True)
+    time.sleep(60)
+"""
 
 
 @pytest.mark.parametrize("name", ["note.txt", "note[1].txt"])
-def test_what_a_killed_process_has_left_is_removed_by_the_next(tmp_path, name):
-    (tmp_path / f".{name}.abcd.part").write_text("half")
-    (tmp_path / ".other.txt.abcd.part").write_text("half")
-    with atomic_path(tmp_path / name) as part:
-        part.write_text("whole")
-    assert {file.name for file in tmp_path.iterdir()} == {name, ".other.txt.abcd.part"}
-
-
-def test_what_another_process_is_writing_is_not_removed(tmp_path):
-    """Two processes may make the same file: the last one counts."""
-    path = tmp_path / "note.txt"
-    with atomic_path(path) as first:
-        first.write_text("first")
+def test_a_process_still_writing_is_not_disturbed_and_what_it_leaves_when_killed_is_removed(tmp_path, name):
+    path, other = tmp_path / name, tmp_path / ".other.txt.abcd.part"
+    other.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout.readline() == "written\n"
+        left = sorted(each.name for each in tmp_path.iterdir())
+        assert len(left) == 2
         remove_leftovers(path)
-        with atomic_path(path) as second:
-            second.write_text("second")
-        assert path.read_text() == "second"
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"note.txt": "first"}
-
-
-def test_a_block_that_fails_leaves_no_directory_that_it_has_made(tmp_path):
-    (tmp_path / "there").mkdir()
-
-    def fail():
-        with atomic_path(tmp_path / "there" / "a" / "b" / "note.txt"):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+        with atomic_path(path) as part:  # two processes may write the same file: the last one counts
+            part.write_text("second")
+        assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*left, name])
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    (tmp_path / f".{name}.abcd.part").mkdir()  # killed before it was locked
+    with atomic_path(path) as part:
+        part.write_text("third")
+    assert names(tmp_path) == sorted([name, other.name])
+    assert path.read_text() == "third"
 
 
 def test_trying_whether_a_file_can_be_written_leaves_nothing(tmp_path):
     (tmp_path / "note.txt").write_text("earlier")
     (tmp_path / "folder").mkdir()
-    before = sorted(tmp_path.rglob("*"))
+    before = names(tmp_path)
     check_writable(tmp_path / "note.txt")
     check_writable(tmp_path / "a" / "b" / "note.txt")
     check_folder(tmp_path / "a" / "b")
@@ -90,72 +112,28 @@ def test_trying_whether_a_file_can_be_written_leaves_nothing(tmp_path):
             check_writable(path)
     with pytest.raises(OSError, match=rf"cannot write to {tmp_path}/note.txt/x \(Not a directory\): name a place"):
         check_folder(tmp_path / "note.txt" / "x")
-    assert sorted(tmp_path.rglob("*")) == before
+    assert names(tmp_path) == before
     assert (tmp_path / "note.txt").read_text() == "earlier"
 
 
-def test_a_directory_that_another_process_removes_while_it_is_empty_is_made_again(tmp_path, monkeypatch):
-    path, left = tmp_path / "a" / "note.txt", [1, 2]
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_again_twice(tmp_path, monkeypatch, times):
+    path, left, acquire = tmp_path / "a" / "note.txt", [*range(times)], files.FileLock.acquire
 
-    def removed(target):
+    def removed(lock):
         if left:
             left.pop()
-            target.parent.rmdir()
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return acquire(lock)
 
-    monkeypatch.setattr(atomic, "remove_leftovers", removed)
+    monkeypatch.setattr(files.FileLock, "acquire", removed)
+    if times == 3:
+        with pytest.raises(FileNotFoundError, match=f"cannot write {path}"):
+            check_writable(path)
+        return
     with atomic_path(path) as part:
         part.write_text("whole")
     assert path.read_text() == "whole"
-
-
-def interrupted_at(number, write):
-    """Interrupt a function before the line of `atomic` that comes as the so manieth; False if there are fewer lines."""
-    lines = 0
-
-    def trace(frame, event, _):
-        nonlocal lines
-        if frame.f_code.co_filename != atomic.__file__:
-            return None
-        lines += event == "line"
-        if event == "line" and lines == number:
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        write()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that Python closed for us
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_interrupt_at_any_line_leaves_the_file_whole_and_nothing_else(tmp_path, fails):
-    path = tmp_path / "note.txt"
-
-    def write():
-        with suppress(ZeroDivisionError), atomic_path(path) as part:
-            part.write_text("later")
-            if fails:
-                raise ZeroDivisionError
-
-    gc.freeze()  # what other tests left takes long to look through
-    number, seen = 0, set()
-    while True:
-        path.write_text("earlier")
-        number += 1
-        if not interrupted_at(number, write):
-            break
-        gc.collect()
-        assert [file.name for file in tmp_path.iterdir()] == ["note.txt"], number
-        seen.add(path.read_text())
-    gc.unfreeze()
-    assert number > 15
-    assert seen == ({"earlier"} if fails else {"earlier", "later"})
 
 
 READERS = {

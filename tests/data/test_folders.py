@@ -11,8 +11,9 @@ from PIL import Image, ImageFile
 
 from helpers.folders import parts, write_classes, write_image
 from scaleconv.data import embedded_digits, make_set, parse_scales, read_folder, write_folder
-from scaleconv.data.folders import MOST_PIXELS, ImageFolder, new_folder
+from scaleconv.data.decoding import MOST_PIXELS
 from scaleconv.data.folders import ImageFile as FoundImage
+from scaleconv.data.folders import ImageFolder
 
 
 def left_out(root, **options):
@@ -48,11 +49,6 @@ def test_parts_that_are_given_are_kept(tmp_path):
     assert found == {part: [f"{part}/a/1.png", f"{part}/b/1.png"] for part in ("train", "val", "test")}
     shutil.rmtree(tmp_path / "test")
     assert parts(read_folder(tmp_path)) == {**found, "test": found["val"], "val": []}
-
-
-def test_a_class_may_be_called_train(tmp_path):
-    found = read_folder(write_classes(tmp_path, classes=("train", "plane")))
-    assert found.classes == ("plane", "train")
 
 
 def test_everything_odd_is_named_with_its_reason_and_the_rest_is_used(tmp_path):
@@ -101,19 +97,6 @@ def test_everything_odd_is_named_with_its_reason_and_the_rest_is_used(tmp_path):
     assert lines[1:] == ["15 left out:", *(f"  {each}" for each in found.skipped[:3]), "  … and 12 more"]
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
-    write_classes(tmp_path, 5)
-    original = type(tmp_path).open
-
-    def refuse(path, *arguments, **options):
-        if path.name == "001.png" and path.parent.name == "cat":
-            raise PermissionError(13, "Permission denied")
-        return original(path, *arguments, **options)
-
-    monkeypatch.setattr(type(tmp_path), "open", refuse)  # root may read everything
-    assert left_out(tmp_path) == {"cat/001.png": "cannot be read (Permission denied)"}
-
-
 def test_of_two_copies_the_one_to_test_on_is_kept(tmp_path):
     for seed, name in enumerate(("train/a/1.png", "train/a/2.png", "train/b/1.png", "test/a/1.png", "test/b/1.png")):
         write_image(tmp_path / name, seed=seed)
@@ -150,16 +133,14 @@ def test_sizes_are_those_of_the_upright_image_and_colour_is_told(tmp_path):
     exif[0x0112] = 6
     write_image(tmp_path / "cat" / "turned.jpg", size=(20, 30), exif=exif)
     write_image(tmp_path / "cat" / "flat.jpg", size=(20, 30), seed=1)
-    sizes = {image.name: (image.size, image.grey) for image in read_folder(tmp_path).images}
+    write_image(tmp_path / "dog" / "old" / "more" / "x.bmp", size=(5, 4))
+    images = read_folder(tmp_path).images
+    sizes = {image.name: (image.size, image.grey) for image in images}
+    assert sizes["dog/old/more/x.bmp"] == ((5, 4), False)
+    assert {image.name: image.label for image in images}["dog/old/more/x.bmp"] == 1
     assert sizes["cat/turned.jpg"] == ((30, 20), False)
     assert sizes["cat/flat.jpg"] == ((20, 30), False)
     assert sizes["cat/000.png"] == ((12, 12), True)
-
-
-def test_folders_inside_a_class_belong_to_it(tmp_path):
-    write_classes(tmp_path, 3)
-    write_image(tmp_path / "dog" / "old" / "more" / "x.bmp")
-    assert {i.name: i.label for i in read_folder(tmp_path).images}["dog/old/more/x.bmp"] == 1
 
 
 def test_what_cannot_be_used_at_all_is_refused(tmp_path):
@@ -233,12 +214,15 @@ def test_digits_written_as_a_folder_are_the_digits(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["digits"]
 
 
-def test_an_interrupted_folder_leaves_nothing(tmp_path):
-    def interrupted():
-        with new_folder(tmp_path / "images") as part:
-            write_classes(part, 1)
+def test_an_interrupted_folder_leaves_nothing(tmp_path, monkeypatch):
+    saved = []
+
+    def interrupted(image, path):
+        saved.append(path)
+        if len(saved) == 2:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(Image.Image, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        interrupted()
+        write_folder(make_set(embedded_digits().first(3)), tmp_path / "images")
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """The folds and splits: counts, classes, and that no digit ever trains and tests."""
 
-import itertools
-
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -26,11 +24,6 @@ def test_the_papers_folds_train_on_one_set_and_test_on_the_others():
         assert disjoint(fold)
 
 
-def test_the_papers_folds_are_of_60000_digits_only(embedded):
-    with pytest.raises(ValueError, match=r"of 10000 digits.*reduced_folds"):
-        paper_folds(embedded.labels)
-
-
 def test_the_reduced_folds_are_the_same_at_a_tenth(embedded):
     folds = reduced_folds(embedded.labels)
     trained = torch.cat([fold.train for fold in folds])
@@ -53,20 +46,6 @@ def test_a_digit_that_would_train_and_test_is_refused(test):
     split = folds.Split(torch.arange(30), torch.tensor(list(test)))
     with pytest.raises(ValueError, match="a digit is in two of the sets"):
         folds._checked(split, LABELS)
-
-
-def test_a_split_has_ten_thousand_of_each_by_default():
-    split = make_split(LABELS)
-    assert (len(split.train.unique()), len(split.test.unique())) == (10_000, 10_000)
-    assert disjoint(split)
-    assert not torch.equal(make_split(LABELS, seed=1).test, split.test)
-
-
-def test_training_sets_of_a_seed_are_nested_and_share_their_test_digits():
-    splits = [make_split(LABELS, train, 10_000, seed=3) for train in (1000, 10_000, 50_000)]
-    for smaller, larger in itertools.pairwise(splits):
-        assert set(smaller.train.tolist()) < set(larger.train.tolist())
-        assert torch.equal(smaller.test, larger.test)
 
 
 @given(st.integers(2, 7), st.integers(40, 60), st.integers(0, 30), st.none() | st.integers(0, 99))
@@ -102,6 +81,8 @@ def test_a_class_that_is_missing_is_named():
         (lambda: make_folds(LABELS.reshape(2, -1), 10), "`labels` .of shape .2, 30000.."),
         (lambda: make_split(LABELS, 50_001, 10_000), "must be of at least 60001"),
         (lambda: make_split(LABELS, 0), "`train` .=0."),
+        (lambda: make_split(LABELS, val=-1), r"`val` .=-1. at least 0"),
+        (lambda: paper_folds(LABELS[:10_000]), "of 10000 digits.*reduced_folds"),
     ],
 )
 def test_arguments_out_of_range_are_refused(make, message):
@@ -119,19 +100,13 @@ def test_a_fold_tells_nothing_of_the_scales_of_its_digits(seed):
 
 
 def test_held_out_digits_are_training_digits_and_the_others_still_train():
-    fold = make_folds(LABELS, 10_000, seed=0)[2]
+    fold = make_split(LABELS, 10_000, 4000, val=500)
     held = hold_out(fold, 2000, LABELS)
     assert (len(held.train), len(held.test)) == (8000, 2000)
+    assert torch.equal(held.val, fold.val)
     assert disjoint(held)
     assert set(held.train.tolist()) | set(held.test.tolist()) == set(fold.train.tolist())
     assert not torch.equal(hold_out(fold, 2000, LABELS, seed=1).test, held.test)
-
-
-def test_validation_digits_stay_when_others_are_held_out():
-    split = make_split(LABELS, 3000, 4000, val=500)
-    held = hold_out(split, 1000, LABELS)
-    assert torch.equal(held.val, split.val)
-    assert len(held.train) == 2000
 
 
 @pytest.mark.parametrize("count", [0, -1, 100, 101])
@@ -164,8 +139,3 @@ def test_validation_and_test_digits_stay_while_the_training_set_grows(stratified
     assert torch.equal(few.val, many.val)
     assert set(few.train.tolist()) < set(many.train.tolist())
     assert len(make_split(LABELS, 100, 500).val) == 0
-
-
-def test_a_negative_number_of_validation_digits_is_refused():
-    with pytest.raises(ValueError, match=r"`val` \(=-1\) at least 0"):
-        make_split(LABELS, val=-1)

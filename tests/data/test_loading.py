@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from helpers.folders import write_classes, write_image, write_masks
-from scaleconv.data import load_folder, loading
-from scaleconv.data.loading import ImageSet, decode
+from scaleconv.data import decoding, load_folder, loading
+from scaleconv.data.decoding import UnusableImageError, decode
+from scaleconv.data.loading import ImageSet
 
 
 def save(path, pixels, mode=None, **options):
@@ -99,8 +100,8 @@ def test_a_jpeg_is_decoded_to_at_least_twice_its_size_and_no_larger_than_that_ta
         sizes.append((image.height, image.width))
         return in_mode(image, channels)
 
-    in_mode = loading._in_mode
-    monkeypatch.setattr(loading, "_in_mode", seen)
+    in_mode = decoding._in_mode
+    monkeypatch.setattr(decoding, "_in_mode", seen)
     path = save(tmp_path / "large.jpg", np.full((600, 800), 90, np.uint8))
     assert decode(path, 1, size).shape == (1, *(size or (600, 800)))
     assert sizes == [decoded]
@@ -197,7 +198,7 @@ def test_a_file_that_was_exchanged_for_one_of_another_format_is_not_decoded(tmp_
     """Pillow knows dozens of formats, and their parsers are not all as safe as those of pictures on the web."""
     path = tmp_path / "a.png"
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(path, format="TIFF")
-    with pytest.raises(UnidentifiedImageError):
+    with pytest.raises(UnusableImageError, match="is not an image"):
         decode(path, 1)
 
 

@@ -4,25 +4,10 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image, ImageDraw
 
 from scaleconv.data import Fixed, Listed, TruncatedNormal, Uniform, make_scaled, write_preview
-from scaleconv.data.preview import GAP, LABEL, ZOOM, _sheet, _steps
-
-pytest.importorskip("matplotlib", reason="needs the extra `experiments`")
-
-
-def test_tiles_and_labels_are_where_they_belong():
-    images = np.arange(3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5) / 60
-    sheet, labels = _sheet(images, [0.3, 0.5, 1.0], 2)
-    assert sheet.shape == (2 * (4 * ZOOM + LABEL), 2 * 5 * ZOOM + GAP)
-    top, left = 4 * ZOOM + LABEL, 5 * ZOOM + GAP
-    for k, (y, x) in enumerate([(0, 0), (0, left), (top, 0)]):
-        tile = sheet[y : y + 4 * ZOOM : ZOOM, x : x + 5 * ZOOM : ZOOM]
-        assert np.array_equal(tile, np.round(images[k] * 255))
-        assert x < labels[k][0] < x + 5 * ZOOM
-        assert y + 4 * ZOOM < labels[k][1] < y + 4 * ZOOM + LABEL
-    assert [text for _, _, text in labels] == ["× 0.30", "× 0.50", "× 1.00"]
-    assert (sheet[top:, left:] == 255).all()
+from scaleconv.data.preview import GAP, LABEL, MARGIN, TITLE, ZOOM, _steps
 
 
 def test_the_columns_span_the_distribution():
@@ -32,28 +17,31 @@ def test_the_columns_span_the_distribution():
     assert _steps(Listed((1.0, 0.5))).tolist() == [0.5, 1.0]
 
 
-def test_the_picture_shows_the_digits_pixel_for_pixel(embedded, tmp_path):
-    from matplotlib.image import imread
-
-    path = tmp_path / "sheet.png"
-    write_preview(embedded, path)
-    picture = np.round(imread(path)[..., 0] * 255)
+def test_the_picture_shows_the_digits_pixel_for_pixel_each_above_its_factor(embedded, tmp_path, monkeypatch):
+    texts, text = [], ImageDraw.ImageDraw.text
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda *a, **k: (texts.append(a[1:]), text(*a, **k)))
+    write_preview(embedded, tmp_path / "sheet.png", size=(28, 30))
     assert [file.name for file in tmp_path.iterdir()] == ["sheet.png"]
-    zero = int((embedded.labels == 0).nonzero()[0])
-    for scale in (0.3, 1.0):
-        tile = np.round(make_scaled(embedded.images[zero : zero + 1], scale, 28)[0, 0].numpy() * 255)
-        tile = tile.repeat(ZOOM, 0).repeat(ZOOM, 1)
-        windows = np.lib.stride_tricks.sliding_window_view(picture[:200], tile.shape)
-        assert (np.abs(windows[:, :, ::9, ::9] - tile[::9, ::9]).max((2, 3)) <= 1).any(), scale
+    with Image.open(tmp_path / "sheet.png") as picture:
+        page = np.asarray(picture)
+    high, wide = 28 * ZOOM, 30 * ZOOM
+    right = 2 * MARGIN + 8 * (wide + GAP)
+    zero, two = (int((embedded.labels == label).nonzero()[0]) for label in (0, 2))
+    drawn = Uniform(0.3, 1).draw(80, 0)
+    places = [(MARGIN, 0, 0, zero, 0.3), (MARGIN, 7, 0, zero, 1.0), (MARGIN, 1, 2, two, 0.4)]
+    for start, column, row, digit, factor in (*places, (right, 3, 1, 11, drawn[11])):
+        top, left = TITLE + row * (high + LABEL), start + column * (wide + GAP)
+        tile = np.round(make_scaled(embedded.images[digit : digit + 1], float(factor), (28, 30))[0, 0].numpy() * 255)
+        found = page[top : top + high, left : left + wide]
+        assert np.abs(found - tile.repeat(ZOOM, 0).repeat(ZOOM, 1)).max() <= 1
+        assert ((left + wide // 2, top + high + LABEL // 2), f"{factor:.2f}") in texts
+    assert texts[0][1] == "a digit of each class across the scales, 28 x 30 pixels"
 
 
-def test_the_name_must_be_a_picture(embedded, tmp_path):
+def test_what_cannot_be_drawn_is_refused_and_leaves_nothing(embedded, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"must end in \.png"):
         write_preview(embedded, tmp_path / "sheet.pdf")
-
-
-def test_without_matplotlib_the_message_names_the_extra(embedded, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"pip install 'scaleconv\[experiments\]'"):
         write_preview(embedded, tmp_path / "sheet.png")
     assert list(tmp_path.iterdir()) == []

@@ -33,25 +33,10 @@ def test_a_terminal_shows_the_count_the_rate_and_the_time_left(monkeypatch):
     assert "00:00" in text
 
 
-def test_without_a_terminal_nothing_is_shown():
-    assert text_of(range(4), terminal=False) == ([0, 1, 2, 3], "")
-
-
-def test_a_dumb_terminal_shows_nothing(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    assert text_of(range(4)) == ([0, 1, 2, 3], "")
-
-
-def test_of_several_processes_only_the_first_shows_it(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("RANK", "1")
-    assert text_of(range(4)) == ([0, 1, 2, 3], "")
-
-
-def test_an_error_in_between_ends_the_bar_and_is_raised():
-    def broken():
-        yield 0
-        raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        text_of(broken())
+@pytest.mark.parametrize(
+    ("variables", "terminal"), [({}, False), ({"TERM": "dumb"}, True), ({"TERM": "xterm", "RANK": "1"}, True)]
+)
+def test_a_pipe_a_dumb_terminal_and_all_processes_but_the_first_show_nothing(monkeypatch, variables, terminal):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert text_of(range(4), terminal) == ([0, 1, 2, 3], "")

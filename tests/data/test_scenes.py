@@ -65,25 +65,6 @@ def test_a_shorter_set_is_the_beginning_of_a_longer_one_and_another_seed_another
     assert not torch.equal(longer.boxes[:3], other.boxes)
 
 
-def test_scales_of_a_range_are_all_over_it_and_a_fixed_one_is_fixed(embedded):
-    spread = make_scenes(embedded.images, embedded.labels, RANGE, 20).scales
-    assert spread.min() < 0.5
-    assert spread.max() > 2.1
-    fixed = make_scenes(embedded.images, embedded.labels, Fixed(1.3), 2)
-    assert (fixed.scales == 1.3).all()
-
-
-def test_pieces_add_ink_but_no_label(embedded):
-    cluttered = make_scenes(embedded.images, embedded.labels, Fixed(1.0), 8, digits=2, pieces=4, noise=0.0)
-    inside = torch.zeros_like(cluttered.labels, dtype=torch.bool)
-    for index, boxes in enumerate(cluttered.boxes):
-        for top, left, bottom, right in boxes.tolist():
-            inside[index, top:bottom, left:right] = True
-    outside = cluttered.images[:, 0].masked_fill(inside, 0)
-    assert (outside.flatten(1).amax(1) > 0.5).all()
-    assert (cluttered.labels[~inside] == BACKGROUND).all()
-
-
 def numbered(side):
     """A digit whose pixels all differ, and none is 0; its rows and columns can be told from any of them."""
     return torch.arange(1, side * side + 1, dtype=torch.uint8).view(1, side, side)

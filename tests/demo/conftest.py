@@ -10,7 +10,7 @@ from PIL import Image
 
 from scaleconv import SIConv2d
 from scaleconv.data import embedded_digits
-from scaleconv.demo.networks import Pair
+from scaleconv.demo.pairs import Pair
 from scaleconv.models import ConvNet, FullyConvolutional, Shape
 
 

@@ -83,8 +83,9 @@ def pixels_of(found):
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP"])
 def test_a_picture_is_shrunk_and_converted_to_grey(kind, decode):
-    across = np.broadcast_to(np.linspace(0, 255, 400, dtype=np.uint8), (200, 400))
-    found = filters.read_picture(saved(Image.fromarray(across).convert("RGB"), kind))
+    across = Image.fromarray(np.broadcast_to(np.linspace(0, 255, 400, dtype=np.uint8), (200, 400))).convert("RGB")
+    animated = {"save_all": True, "append_images": [Image.new("RGB", (400, 200))]} if kind == "WEBP" else {}
+    found = filters.read_picture(saved(across, kind, **animated))
     assert pixels_of(found).shape == (48, 96)
     assert np.abs(pixels_of(found) - np.linspace(0, 255, 96)).max() < 6
     assert np.array_equal(decode(found["image"])[..., 0], pixels_of(found))
@@ -97,12 +98,6 @@ def test_a_picture_that_was_taken_sideways_is_upright():
     found = pixels_of(filters.read_picture(saved(dark_left, "JPEG", exif=exif)))
     assert found.shape == (80, 40)
     assert found[:30].mean() < 20 < 235 < found[50:].mean()
-
-
-def test_of_an_animation_the_first_frame_is_read():
-    frames = [Image.new("L", (20, 20), grey) for grey in (200, 10, 10)]
-    file = saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True)
-    assert pixels_of(filters.read_picture(file)).mean() == pytest.approx(200, abs=2)
 
 
 SVG = b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><svg><text>&b;</text></svg>'

@@ -244,9 +244,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(run, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     arguments = ("reproduce", "table1", "--models", "convnet", "--folds", "0", *TINY)
-    refused(
-        run(*arguments), "cannot write", "convnet-fold0-seed0.safetensors", "No space left", "name another directory"
-    )
+    refused(run(*arguments), "cannot write", "convnet-fold0-seed0.safetensors", "No space left", "name a place")
 
 
 def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):

@@ -10,12 +10,12 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
+from scaleconv.experiments.distributed import LOST, Processes, joint_norms
 from torch import nn
 
 from helpers.folders import write_image, write_masks
 from helpers.networks import run_command
 from scaleconv.experiments import read_records
-from scaleconv.experiments.distributed import LOST, Processes, joint_norms
 
 # 24 images in batches of 5: shares of 3 and 2. Adam would divide gradients of 0 by their rounding.
 OPTIONS = ("--variant", "plain", "--epochs", "2", "--batch", "5", "--split", "0.2,0.2", "--average", "0.9")

@@ -3,10 +3,10 @@
 Of prose, only the numbers are looked for, outside of what `scaleconv report` writes.
 """
 
-import json
 import re
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -16,7 +16,7 @@ from scaleconv.experiments.report import UNDECIDED, find_folder, markdown
 from scaleconv.metrics import interval, sign_flip_test, summarise
 
 ROOT = Path(__file__).parents[2]
-FIELD = {"field", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
+FIELD = {"field", "seven", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
 
 
 @pytest.mark.parametrize(("name", "items"), [("reproduction", set(ITEMS) - FIELD), ("field", FIELD)])
@@ -53,12 +53,17 @@ def prose(name):
     return " ".join(text.split())
 
 
-def errors_of(item):
-    """By model and point, the test error of each fold."""
+def errors_of(item, series="", at=None):
+    """By model and point, for each fold the test error, or a value of a series."""
     errors = {}
     for found in read_records(ROOT / "results" / item):
-        errors.setdefault((found.model, found.point), {})[found.fold] = found.test_error
+        values = dict(zip(found.series[series].x, found.series[series].y, strict=True)) if series else {}
+        errors.setdefault((found.model, found.point), {})[found.fold] = values[at] if series else found.test_error
     return errors
+
+
+def means_of(item, *measured):
+    return {key: fmean(folds.values()) for key, folds in errors_of(item, *measured).items()}
 
 
 def listed(numbers, digits=2):
@@ -75,60 +80,37 @@ def gap_of(ours, base):
 
 def stated():
     """Numbers of the prose from the records: the page, and one or two that stand together there, as text."""
-    field, lead, tried = (errors_of(item) for item in ("field", "lead", "ideas"))
-    again = {model: folds for (model, _), folds in errors_of("consistency").items()}
-    means = {
-        (item, *key): summarise([*folds.values()]).mean
-        for item in ("field", "lead", "tuned", "fashion", "stir")
-        for key, folds in errors_of(item).items()
-    }
-    points, page, readme = ("28", "28p", "56", "56p"), "docs/field.md", "README.md"
-    for point in ("28", "28p"):
-        found = summarise([*lead["pyramid_deep_cnn", point].values()])
-        yield readme, f"{found.mean:.2f} ± {found.std:.2f} %"
-    yield page, listed([means["lead", "pyramid_deep_cnn", point] for point in ("28", "28p")])
-    yield from ((name, listed([means["lead", "deep_cnn", p] for p in ("28", "28p")])) for name in (page, readme))
-    for model in ("cnn", "cropped_cnn", "si_cnn"):
-        yield page, listed([means["field", model, point] for point in points])
-    for base in ("cnn", "cropped_cnn"):
-        for point in points:
-            ours, theirs = field["si_cnn", point], field[base, point]
-            p = sign_flip_test([ours[fold] - theirs[fold] for fold in ours])
-            yield page, f"{gap_of(ours, theirs)}, p = {p:.3f} |"
-    seven = errors_of("field-seven-scales")["si_cnn", "28p"]
-    yield page, f"{summarise([*seven.values()]).mean:.2f} ± {summarise([*seven.values()]).std:.2f} %"
-    yield from ((page, gap_of(seven, field[model, "28p"])) for model in ("cropped_cnn", "si_cnn"))
-    three = ("cnn", "cropped_cnn", "si_cnn")
-    yield page, listed([summarise([*again[model].values()]).mean for model in three])
-    yield page, listed([summarise([field[model, "28"][fold] for fold in again[model]]).mean for model in three])
-    yield page, f"{means['tuned', 'pyramid_cnn', '28']:.2f} % at 28"
-    accuracy = f"{100 - means['fashion', 'pyramid_deep_cnn', '28']:.1f} % accuracy"
-    yield from ((name, accuracy) for name in (page, readme))
-    yield page, f"{means['fashion', 'deep_cnn', '28'] - means['fashion', 'pyramid_deep_cnn', '28']:.1f} points"
-    (octaves, base) = (next(folds for key, folds in tried.items() if key[1] == point) for point in ("octaves", "lead"))
-    yield page, gap_of(octaves, base)
-    large, kept, scenes = {}, {}, {}
-    for found in read_records(ROOT / "results" / "large"):
-        for scale, error in zip(found.series["test_error"].x, found.series["test_error"].y, strict=True):
-            large.setdefault((found.point, scale), []).append(100 - error)
-    for point in ("whole", "cut"):
-        yield page, listed([summarise(large[point, s]).mean for s in (0.5, 1.0, 2.0, 4.0, 8.0)], 1)
-    sizes = ("17.32", "33.48", "49.64")
+    page, readme, points, three = (
+        "docs/field.md",
+        "README.md",
+        ("28", "28p", "56", "56p"),
+        ("cnn", "cropped_cnn", "si_cnn"),
+    )
+    lead, field = errors_of("lead"), errors_of("field")
+    means, again, fashion, stir = (means_of(item) for item in ("field", "consistency", "fashion", "stir"))
     for model in ("pyramid_deep_cnn", "deep_cnn"):
-        yield page, listed([100 - means["stir", model, size] for size in sizes], 1)
-    for found in read_records(ROOT / "results" / "consistency"):
-        series = found.series["same class at all scales so far"]
-        kept.setdefault(found.model, []).append(dict(zip(series.x, series.y, strict=True))[0.3])
-    yield from ((page, f"{summarise(shares).mean:.1f} %") for shares in kept.values())
-    for found in read_records(ROOT / "results" / "scenes"):
-        series = found.series["test_error"]
-        for scale, error in zip(series.x, series.y, strict=True):
-            scenes.setdefault((found.model, found.point, scale), []).append(error)
+        yield page, listed([means_of("lead")[model, point] for point in points[:2]])
+        yield page, listed([100 - stir[model, size] for size in ("17.32", "33.48", "49.64")], 1)
+    for found in (summarise([*lead["pyramid_deep_cnn", point].values()]) for point in points[:2]):
+        yield readme, f"{found.mean:.2f} ± {found.std:.2f} %"
+    for model in three:
+        yield page, listed([means[model, point] for point in points])
+        for point in points if model != "si_cnn" else ():
+            ours, base = field["si_cnn", point], field[model, point]
+            p = sign_flip_test([ours[fold] - base[fold] for fold in ours])
+            yield page, f"{gap_of(ours, base)}, p = {p:.3f} |"
+    (seven,) = errors_of("seven").values()
+    yield from ((page, gap_of(seven, field[model, "28p"])) for model in three[1:])
+    yield page, listed([mean for model in three for (name, _), mean in again.items() if name == model])
+    yield from ((name, f"{100 - fashion['pyramid_deep_cnn', '28']:.1f} % accuracy") for name in (page, readme))
+    for point in ("whole", "cut"):
+        scales = [means_of("large", "test_error", scale) for scale in (0.5, 1.0, 2.0, 4.0, 8.0)]
+        yield page, listed([100 - mean for each in scales for (_, name), mean in each.items() if name == point], 1)
+    for kept in means_of("consistency", "same class at all scales so far", 0.3).values():
+        yield page, f"{kept:.1f} %"
     for point, scale in (("range", 1.4), ("range", 2.2), ("range", 1.0), ("near", 1.0)):
-        ours, plain = (f"{summarise(scenes[model, point, scale]).mean:.1f}" for model in ("si_fcn", "fcn"))
-        yield "docs/scenes.md", ours, f"{plain} %"
-    trials = json.loads((ROOT / "results" / "bench" / "fashion-trials.json").read_text())["groups"]
-    yield from ((page, f"| {trial['error']:.1f} |") for group in trials for trial in group["trials"])
+        scenes = means_of("scenes", "test_error", scale)
+        yield "docs/scenes.md", f"{scenes['si_fcn', point]:.1f}", f"{scenes['fcn', point]:.1f} %"
 
 
 def test_numbers_in_the_prose_are_those_of_the_records():

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from scaleconv.experiments.train import Silent
 
 from helpers.command import refused
 from helpers.folders import write_classes
@@ -24,7 +25,6 @@ from scaleconv.data import load_folder
 from scaleconv.experiments import engine, load_experiment, run_experiment, train
 from scaleconv.experiments.engine import RayCluster, Task, open_engine
 from scaleconv.experiments.records import writing
-from scaleconv.experiments.train import Silent
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'scaleconv[ray]'")
 

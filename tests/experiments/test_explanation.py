@@ -10,7 +10,7 @@ from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image, write_masks
 from scaleconv import Explanation, SIConv2d
 from scaleconv.data import Fixed, embedded_digits, load_folder, make_set
-from scaleconv.data.loading import decode
+from scaleconv.data.decoding import decode
 from scaleconv.experiments import FitSettings, NetworkSpec, fit, load, load_experiment, run_experiment
 from scaleconv.experiments.checkpoint import Checkpoint, load_checkpoint, write_checkpoint
 from scaleconv.experiments.explanation import draw_predictions, load_network, load_trained, prediction_text

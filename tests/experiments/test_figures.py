@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import replace
+from dataclasses import replace as replace_fields
 from xml.etree import ElementTree
 
 import pytest
@@ -13,8 +13,9 @@ from helpers.records import CURVES, record, table_records
 from scaleconv.drawing import make_figure
 from scaleconv.experiments import figures, load_item
 from scaleconv.experiments.figures import COLOURS, draw, draw_filters, draw_inline, draw_panels, make_parts, tile
+from scaleconv.experiments.methods import METHODS, OWN, PAPERS
 from scaleconv.experiments.tables import Line, Panel, make_panels
-from scaleconv.models import LATER
+from scaleconv.models import NETWORKS
 
 RECORDS = {"table1": table_records({"convnet": [4.0, 5.0], "ensemble": [3.0, 3.0], "rbm": [8.0, 6.0]}), **CURVES}
 
@@ -82,6 +83,12 @@ def test_labels_too_long_to_stand_under_the_marks_stand_beside_them(label, axis)
     assert list(line.get_xdata() if axis == "y" else line.get_ydata()) == [5, 5, 5]
 
 
+def test_controls_are_hollow():
+    (marks,) = drawn(of_item("fig3"))
+    filled = [COLOURS["convnet"], COLOURS["si_convnet"]]
+    assert [bars.lines[0].get_markerfacecolor() for bars in marks.containers] == [*filled, "white", "white"]
+
+
 @pytest.mark.parametrize(("errors", "from_zero"), [((4.0, 3.5), False), ((4.0, 1.5), True)])
 def test_the_axis_begins_at_0_unless_that_would_hide_the_difference(errors, from_zero):
     lines = [
@@ -109,7 +116,7 @@ def test_shares_are_a_map_with_a_colour_bar():
     assert axis.figure.axes[1].get_ylabel() == "share of wins (%)"
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_no_axes_are_left_empty(count, monkeypatch):
     made = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, *_: made.append(figure))
@@ -146,7 +153,7 @@ def test_figures_of_a_page_have_names_no_id_twice_and_no_colour_that_is_fixed(it
 
 
 def test_a_name_that_is_drawn_is_text_and_not_markup():
-    panel = replace(of_item("fig4a")[0], title='<b>"&', labels={0.25: "<script>", 1.0: ""})
+    panel = replace_fields(of_item("fig4a")[0], title='<b>"&', labels={0.25: "<script>", 1.0: ""})
     for text in draw_inline([panel], "x"):
         assert ElementTree.fromstring(text).get("aria-label").startswith('<b>"&: test error')
         assert "<script>" not in text
@@ -154,7 +161,8 @@ def test_a_name_that_is_drawn_is_text_and_not_markup():
 
 def test_every_method_has_a_colour_and_no_two_that_are_compared_the_same():
     layers = ("conv2d", "formula", "direct", "si_conv2d")
-    for compared in (set(figures.TITLES) - set(LATER), LATER, layers):
+    later = {name for name, each in METHODS.items() if each.network and NETWORKS[each.network].stages == 3}
+    for compared in (set(PAPERS) - later, later, OWN, layers):
         assert len({COLOURS[name] for name in compared}) == len(compared)
 
 

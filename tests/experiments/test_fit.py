@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from scaleconv.experiments.classifier import Classifier
 from torch import nn
 
 from helpers.folders import write_classes
@@ -24,7 +25,6 @@ from scaleconv.data import load_folder, loading
 from scaleconv.experiments import FitSettings, NetworkSpec, evaluate, fit, load, read_records, training
 from scaleconv.experiments import fit as _fit_function
 from scaleconv.experiments.checkpoint import load_checkpoint, write_checkpoint
-from scaleconv.experiments.classifier import Classifier
 from scaleconv.experiments.page import recipe
 from scaleconv.experiments.records import to_columns
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from scaleconv.experiments.train import Outcome
 
 from helpers.runs import Stop, StopAt, outcome
 from scaleconv.experiments import Epoch, load_experiment, plan_runs, read_records, run, run_experiment, train
 from scaleconv.experiments.run import ProgressDisplay
-from scaleconv.experiments.train import Outcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -179,8 +179,7 @@ def test_what_killed_runs_left_half_written_is_removed_on_resume(tmp_path):
     ]
     other = folder / ".someone-elses.json.abcd.part"
     for path in (*left, other):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("half")
+        path.mkdir(parents=True)
     run_experiment(experiment(), folder)
     assert list(folder.rglob("*.part")) == [other]
 

@@ -32,6 +32,7 @@ from random import Random
 
 import matplotlib.pyplot as plt  # noqa: F401  # imported before the fork
 import torch
+from scaleconv.experiments.train import DigitStore
 
 from helpers.folders import write_classes
 from helpers.runs import outcome
@@ -42,7 +43,6 @@ from scaleconv.experiments import run as run_module
 from scaleconv.experiments import train as train_module
 from scaleconv.experiments.checkpoint import load_checkpoint
 from scaleconv.experiments.records import describe_environment, read_record
-from scaleconv.experiments.train import DigitStore
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 LONGEST = 120  # seconds that a command may take

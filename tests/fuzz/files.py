@@ -21,27 +21,27 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save
+from scaleconv.demo.networks import MEANS, read_means
+from scaleconv.experiments.classifier import make_classifier
+from scaleconv.experiments.config import Settings
+from scaleconv.experiments.experiment import Point
+from scaleconv.experiments.train import Run
+from scaleconv.experiments.training import FitSettings, Training
 
 from fuzz.damage import damaged_table, drawn, write_damaged
 from helpers.records import record
 from helpers.toml import to_toml
 from scaleconv.data import embedded_digits, make_set, read_folder, read_image, read_mask, read_masked_images, read_set
+from scaleconv.data.decoding import decode, decode_mask
 from scaleconv.data.idx import IdxFile, read_idx
-from scaleconv.data.loading import decode, decode_mask
 from scaleconv.data.sets import _seal, write_set
-from scaleconv.demo.networks import MEANS, read_means
 from scaleconv.experiments import Epoch, NetworkSpec, load
 from scaleconv.experiments import items as items_module
 from scaleconv.experiments.checkpoint import Checkpoint, _checksum, load_checkpoint, read_checkpoint, write_checkpoint
-from scaleconv.experiments.classifier import make_classifier
-from scaleconv.experiments.config import Settings
-from scaleconv.experiments.experiment import Point
 from scaleconv.experiments.explanation import load_network
 from scaleconv.experiments.items import CONFIGS, load_item, read_items
 from scaleconv.experiments.records import checksum, read_record, to_columns, write_record
 from scaleconv.experiments.tables import make_rows
-from scaleconv.experiments.train import Run
-from scaleconv.experiments.training import FitSettings, Training
 
 MOST_BYTES = 2**30  # of address space, beyond what the process has already
 MOST_SECONDS = 20  # of the processor; ten times as many by the clock, where other work goes on beside
@@ -118,7 +118,7 @@ def check_idx(dice, folder):
     write_damaged(dice, path, stored, dice.choice([plain, packed]))
     found = read_or_refuse(read_idx, path, expected)
     if found is not None:
-        assert np.array_equal(found.values, values), "other values were read"
+        assert np.array_equal(found[0], values), "other values were read"
 
 
 @cache

@@ -7,7 +7,7 @@ import torch
 
 from scaleconv.models import RBM, SIRBM
 
-SIZE, HIDDEN, SCALES = (2, 3), 2, (0.5, 1.0, 1.6)
+SIZE, HIDDEN, SCALES = (3, 4), 2, (0.5, 1.0, 1.6)
 PIXELS = SIZE[0] * SIZE[1]
 
 
@@ -33,7 +33,7 @@ class Tiny:
         self.weight, self.hidden_bias, self.visible_bias = (
             torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes
         )
-        self.images = torch.rand(4, PIXELS, generator=random, dtype=torch.float64)
+        self.images = torch.rand(12, PIXELS, generator=random, dtype=torch.float64)
         self.model = SIRBM(HIDDEN, SIZE, recipe, scales=scales) if scales else RBM(HIDDEN, recipe)
         self.model.load(self.weight.clone(), self.hidden_bias.clone(), self.visible_bias.clone())
         self.transforms = [transform_loops(scale) for scale in scales or (1.0,)]
@@ -42,11 +42,12 @@ class Tiny:
         self.visible_states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=PIXELS)), dtype=torch.float64)
 
     def energy(self, visible, state):
-        total = -(self.visible_bias @ visible)
+        """Of images (*, V) and one hidden state: (*)"""
+        total = -(visible @ self.visible_bias)
         for unit, scale in enumerate(state):
             if scale is not None:
-                total -= self.weight[unit] @ (self.transforms[scale] @ visible) + self.hidden_bias[scale, unit]
-        return total.item()
+                total -= visible @ self.transforms[scale].T @ self.weight[unit] + self.hidden_bias[scale, unit]
+        return total
 
     def hidden_means(self, visible):
         """E[h_{j,s} | v]: (S, J)"""
@@ -60,13 +61,8 @@ class Tiny:
 
     def visible_means(self):
         """E[v] of the model: (V,)"""
-        weights = torch.tensor(
-            [
-                [math.exp(-self.energy(visible, state)) for state in self.hidden_states]
-                for visible in self.visible_states
-            ]
-        ).double()
-        return weights.sum(1) @ self.visible_states / weights.sum()
+        weights = sum(torch.exp(-self.energy(self.visible_states, state)) for state in self.hidden_states)
+        return weights @ self.visible_states / weights.sum()
 
     def minus_energy_gradient(self, visible, hidden):
         """−∂E/∂(weight, hidden_bias, visible_bias) at hidden means (S, J)."""

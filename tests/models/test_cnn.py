@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from scaleconv.experiments.config import NetworkConfig, Settings
 from torch.nn import functional as F
 
 from helpers.loops import random
 from scaleconv import SIConv2d
-from scaleconv.experiments.config import NetworkConfig, Settings
 from scaleconv.models import LATER, UNSCALED, CroppedSIConv2d, make_later_model
 
 MAPS = (32, 63, 95)

@@ -46,7 +46,7 @@ def test_the_gradient_is_the_difference_of_both_phases_with_decay_and_sparsity(s
 
     generator = torch.Generator().manual_seed(1)  # the same random numbers, used one state at a time
     for _ in range(steps):
-        chances = torch.rand(4, 1, HIDDEN, generator=generator, dtype=torch.float64)[:, 0]
+        chances = torch.rand(12, 1, HIDDEN, generator=generator, dtype=torch.float64)[:, 0]
         for n, visible in enumerate(chains):
             means, total = tiny.hidden_means(visible), tiny.visible_bias.clone()
             for unit in range(HIDDEN):
@@ -55,17 +55,17 @@ def test_the_gradient_is_the_difference_of_both_phases_with_decay_and_sparsity(s
                     total += tiny.transforms[reached[0]].T @ tiny.weight[unit]
             chains[n] = torch.sigmoid(total)
         if persistent:
-            coins = torch.rand(4, PIXELS, generator=generator, dtype=torch.float64)
+            coins = torch.rand(12, PIXELS, generator=generator, dtype=torch.float64)
             chains = [(coin < chain).double() for coin, chain in zip(coins, chains, strict=True)]
     means = [tiny.hidden_means(image) for image in tiny.images]
-    extra = -0.3 * tiny.weight, 2 * (0.1 - sum(means).sum(0) / 4), 0
+    extra = -0.3 * tiny.weight, 2 * (0.1 - sum(means).sum(0) / 12), 0
     for index, gradient in enumerate(actual):
         expected = sum(
             tiny.minus_energy_gradient(image, mean)[index]
             - tiny.minus_energy_gradient(chain, tiny.hidden_means(chain))[index]
             for image, mean, chain in zip(tiny.images, means, chains, strict=True)
         )
-        assert_close(gradient, expected / 4 + extra[index])
+        assert_close(gradient, expected / 12 + extra[index])
     assert (ended is None) == (not persistent)
     if persistent:
         assert_close(ended, torch.stack(chains))
@@ -75,20 +75,23 @@ def test_the_gradient_is_the_difference_of_both_phases_with_decay_and_sparsity(s
 def test_training_is_momentum_on_batches_in_random_order(persistent):
     """Weights, velocities, chains and order written out; five images make two batches of two."""
     images = torch.rand(5, PIXELS, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    images[:2] /= 10  # where persistent chains start
     images[:, 0] = 0  # a pixel that is never on
-    recipe = Recipe(epochs=4, batch=2, momentum=0.7, learning_rate=0.3, initial_std=0.2, persistent=persistent)
+    recipe = Recipe(
+        epochs=4, batch=2, momentum=0.7, learning_rate=0.3, sparsity_target=0.4, initial_std=2, persistent=persistent
+    )
     seen = []
-    model = SIRBM(HIDDEN, (2, 3), recipe, scales=SCALES, seed=5).fit(images, seen.append)
+    model = SIRBM(HIDDEN, (3, 4), recipe, scales=SCALES, seed=6).fit(images, seen.append)
 
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(6)
     frequencies = images.mean(0).clamp(0.01, 0.99)
     parameters = [
-        0.2 * torch.empty(HIDDEN, PIXELS, dtype=torch.float64).normal_(generator=generator),
-        torch.full((3, HIDDEN), math.log(0.05 / 0.95 / 3), dtype=torch.float64),  # a unit is on with chance 0.05
+        2 * torch.empty(HIDDEN, PIXELS, dtype=torch.float64).normal_(generator=generator),
+        torch.full((3, HIDDEN), math.log(0.4 / 0.6 / 3), dtype=torch.float64),  # a unit is on with chance 0.4
         (frequencies / (1 - frequencies)).log(),
     ]
     velocities, chains = [torch.zeros_like(p) for p in parameters], images[:2] if persistent else None
-    twin = SIRBM(HIDDEN, (2, 3), recipe, scales=SCALES)
+    twin = SIRBM(HIDDEN, (3, 4), recipe, scales=SCALES)
     for rate in (0.3, 0.3, 0.3, 0.15):
         order = torch.randperm(5, generator=generator)
         for chosen in (order[:2], order[2:4]):
@@ -162,7 +165,7 @@ def test_with_the_single_scale_one_the_si_rbm_is_the_rbm(recipe):
     "model", [RBM(7, QUICK, seed=1), SIRBM(7, 8, QUICK, scales=(1, 1.5), seed=1)], ids=["RBM", "SI"]
 )
 def test_machines_trained_together_end_as_they_would_alone(model):
-    stacked = torch.stack([IMAGES, IMAGES.flip(1), 1 - IMAGES])
+    stacked = torch.stack([IMAGES, IMAGES.flip(1), IMAGES.sqrt()])
     together = [model.fit(stacked).run(index) for index in range(3)]
     features, samples = model.transform(stacked), model.sample(2, 3)
     assert model.weight.shape == (3, 7, 64)
@@ -172,8 +175,10 @@ def test_machines_trained_together_end_as_they_would_alone(model):
         for name, tensor in one.state().items():
             torch.testing.assert_close(tensor, alone.state()[name], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(features[index], alone.transform(stacked[index]), rtol=1e-4, atol=1e-5)
+        assert len(alone.history) == 3
         torch.testing.assert_close(samples[index], alone.sample(2, 3), rtol=1e-4, atol=1e-4)
         assert one.history[-1].reconstruction == pytest.approx(alone.history[-1].reconstruction.item(), rel=1e-4)
+    assert not torch.equal(alone.sample(2, 3), alone.sample(2, 3, seed=1))
     assert not torch.equal(alone.weight, RBM(7, QUICK, seed=2).fit(stacked[2]).weight)
 
 
@@ -224,6 +229,7 @@ REFUSED = [
     (lambda: load(RBM(3), 64, (1, 3), 64), ValueError, "`weight` must be of shape (J, V) or (R, J, V), got (64,)"),
     (lambda: load(RBM(3), (4, 64), (1, 3), 64), ValueError, "`weight` must be (3, 64), torch.float32 on cpu"),
     (lambda: load(SIRBM(3, 8), (3, 64), (1, 3), 64), ValueError, "`hidden_bias` must be (6, 3), torch.float32 on cpu"),
+    (lambda: load(RBM(3), (3, 64), (1, 3), 63), ValueError, "`visible_bias` must be (64,), torch.float32 on cpu"),
     (lambda: load(RBM(3), (3, 64), (1, 3), 64, dtype=torch.float64), ValueError, "`visible_bias` must be (64,), torch"),
     *((lambda n=n: Recipe(**{n: 0}), ValueError, f"`{n}` must be at least 1") for n in ("epochs", "batch", "steps")),
     *(

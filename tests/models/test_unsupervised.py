@@ -11,7 +11,7 @@ from scaleconv.models.softmax import choose_softmax
 SETTINGS = UnsupervisedSettings(
     hidden=16,
     scales=(1.0, 1.5),
-    recipe=Recipe(epochs=5, batch=20, learning_rate=0.1, sparsity_target=0.1),
+    recipe=Recipe(epochs=5, batch=20, learning_rate=0.1, sparsity_target=0.1, initial_std=0.3),
     penalties=(1e-2, 1e-4),
     held_out=0.3,
 )

@@ -163,7 +163,7 @@ def test_the_derivative_of_hardtanh(dtype):
         winner = (torch.arange(count) * 5 % 7).view(shape).to(dtype)
         expected = torch.where(winner == code, grad, 0)
         for given in (grad, grad.unsqueeze(0).mT.contiguous().mT.squeeze(0)):
-            assert torch.equal(cpu.only_won(given, winner, code).nan_to_num(9), expected.nan_to_num(9))
+            assert torch.equal(cpu.mask_by_winner(given, winner, code).nan_to_num(9), expected.nan_to_num(9))
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.uint8], ids=str)

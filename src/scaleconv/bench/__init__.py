@@ -5,6 +5,6 @@ figure are made.
 """
 
 from .session import Result, run_bench
-from .settings import Settings, make_settings
+from .shapes import Settings, make_settings
 
 __all__ = ["Result", "Settings", "make_settings", "run_bench"]

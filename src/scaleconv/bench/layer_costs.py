@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..models.direct import DirectSIConv2d
 from ..nn import SIConv2d
 from ..timing import LayerPass, Memory, Timing, Workload, captured, compare, repeated
-from .direct import InterpolatedConv2d
-from .settings import DTYPES, LAYOUTS, SHAPES, LayerShape, Settings, Tick
+from .shapes import DTYPES, LAYOUTS, SHAPES, LayerShape, Settings, Tick
 
 WITH_SCALES = ("direct", "si")  # measured with the wide scales as well
 
@@ -64,7 +64,7 @@ def make_layer(name: str, shape: LayerShape, scales: tuple[float, ...]) -> nn.Mo
     if name == "conv2d_wide":
         return nn.Conv2d(shape.in_channels, len(scales) * shape.out_channels, shape.kernel, **options)
     if name in WITH_SCALES:
-        return (SIConv2d if name == "si" else InterpolatedConv2d)(*sizes, **options, scales=scales)
+        return (SIConv2d if name == "si" else DirectSIConv2d)(*sizes, **options, scales=scales)
     peer = load_peer(name)
     try:
         return peer(*sizes, **options)

@@ -19,7 +19,7 @@ from ..models import ConvNet, HierarchicalConvNet
 from ..models.resnet import CLASSES, make_head, make_resnet18
 from ..nn import convert
 from ..timing import Memory, Timing, Workload, captured, compare, repeated
-from .settings import DTYPES, LAYOUTS, Settings, Tick
+from .shapes import DTYPES, LAYOUTS, Settings, Tick
 
 TRAINING, INFERENCE = "training", "inference"
 PAPER, DIGIT, DIGITS = "paper", 28, 128  # the side of a digit, and the batch of the paper's recipe

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..models.direct import DirectSIConv2d
 from ..nn import SIConv2d
 from ..ops import macs
 from ..timing import LayerPass, captured, repeated, time_interleaved
-from .direct import DirectSIConv2d
 
 # What is compared; the keys stand where the name of a model stands in other records.
 METHODS = {
@@ -97,7 +97,7 @@ def time_pass(method: str, layer: Layer, batch: int, scales: Sequence[float], de
     torch.manual_seed(0)
     module: nn.Module
     if method == "direct":
-        module = DirectSIConv2d(*sizes, layer.size, scales)
+        module = DirectSIConv2d(*sizes, scales=scales)
     else:
         module = nn.Conv2d(*sizes) if method == "conv2d" else SIConv2d(*sizes, scales=scales)
     images = torch.rand(batch, layer.channels, layer.size, layer.size, device=device)

@@ -21,7 +21,7 @@ from ..table import Table, terminal_width, wrapped
 from .layer_costs import LayerRow, measure_layers
 from .network_costs import VARIANTS, StepRow, measure_steps, step_tasks
 from .ratios import draw_layers, layer_table, ratio_table, step_table
-from .settings import Settings, Tick
+from .shapes import Settings, Tick
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def footnotes(result: Result) -> list[str]:
         f"Medians of {asked['repeats']} interleaved repeats on {where['device']}, {where['threads']} CPU threads, "
         f"PyTorch {where['torch']}{precision}; commit {where['commit'] or 'unknown'}.",
         f"Scales {scales}; wide scales are their squares. wide, or conv2d_wide, is Conv2d with {len(asked['scales'])} "
-        "times the maps; written plainly, or direct, is the layer with F.interpolate. Forward and backward include the "
-        "gradient of the input.",
+        "times the maps; written plainly, or direct, is the layer level by level, in the order of the paper. "
+        "Forward and backward include the gradient of the input.",
     ]
     if on_gpu:
         notes.append(

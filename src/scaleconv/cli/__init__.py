@@ -181,9 +181,11 @@ def show(
 
     folder = find_folder(results, check_name(name))
     records = [] if folder is None else read_records(folder)
-    if is_of_images(records):
-        typer.echo(summary_text(records, as_json=as_json))
+    own = [record for record in records if is_of_images([record])]
+    if own and item is None:
+        typer.echo(summary_text(own, as_json=as_json))
         return
+    records = [record for record in records if record not in own]  # `train` leaves both kinds
     named = item or name.partition("-")[0]
     if folder is None and named not in ITEMS:
         raise ValueError(f"`name` must be a folder in {results}, or one of {', '.join(ITEMS)}, got {name!r}")
@@ -379,7 +381,7 @@ def demo(
     Draw digits, try filters, watch scenes. The page needs no network, and is served to this machine alone unless
     --host says otherwise.
     """
-    from scaleconv.demo.networks import SHIPPED, load_pairs, train_pairs
+    from scaleconv.demo.pairs import SHIPPED, load_pairs, train_pairs
     from scaleconv.demo.server import LOCAL, PageServer
 
     if train is not None:

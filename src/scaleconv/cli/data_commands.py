@@ -171,13 +171,14 @@ def _print_digits(data_dir: Path | None) -> None:
     from scaleconv.table import Table, terminal_width
 
     header = ("data set", "part", "digits", "per class", "checksums", "from", "MD5 of the images", "MD5 of the labels")
-    rows = [
-        (
-            *(entry.dataset, entry.part, str(entry.count or "–"), entry.classes or "–", entry.verdict or "–"),
-            *(entry.source, *(checksum or "–" for checksum in entry.checksums)),
-        )
-        for entry in take_inventory(data_dir)
-    ]
+    rows = []
+    for dataset, part, found in take_inventory(data_dir):
+        if isinstance(found, str):
+            rows.append((dataset, part, "–", "–", "–", found, "–", "–"))
+            continue
+        counts, verdict = found.labels.bincount(minlength=10), "agree" if found.verified else "none published"
+        classes = f"{int(counts.min())} … {int(counts.max())}"
+        rows.append((dataset, part, str(len(found)), classes, verdict, found.source, *found.checksums))
     typer.echo(Table("", header, rows, labels=2).text(terminal_width()))
 
 

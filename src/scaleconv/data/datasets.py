@@ -45,21 +45,13 @@ class OtherDatasetError(ValueError):
 
 @dataclass(frozen=True)
 class Dataset:
-    """One published data set.
+    """One published data set."""
 
-    Attributes:
-        name: as the user writes it, and the name of its folder.
-        title: its proper name.
-        files: for each part, the images and the labels.
-        mirrors: addresses of the folder, each ending in `/`, in the order in which they are tried.
-        folders: where, below a data directory, its files may lie, in the order in which they are tried.
-    """
-
-    name: str
-    title: str
-    files: dict[str, tuple[IdxFile, IdxFile]]
-    mirrors: tuple[str, ...]
-    folders: tuple[str, ...]
+    name: str  # as the user writes it, and the name of its folder
+    title: str  # its proper name
+    files: dict[str, tuple[IdxFile, IdxFile]]  # for each part, the images and the labels
+    mirrors: tuple[str, ...]  # addresses of the folder, each ending in `/`, in the order in which they are tried
+    folders: tuple[str, ...]  # where, below a data directory, its files may lie, in the order in which they are tried
 
 
 def _files(*md5s: str) -> dict[str, tuple[IdxFile, IdxFile]]:
@@ -108,25 +100,15 @@ DATASETS = {dataset.name: dataset for dataset in (MNIST, FASHION)}
 
 @dataclass(frozen=True)
 class Digits:
-    """Digits as published.
+    """Digits as published."""
 
-    Attributes:
-        images: (N, H, W) uint8, 0 … 255.
-        labels: (N,) int64, 0 … 9.
-        dataset: `mnist`, `fashion` or `embedded`.
-        part: `train`, `test` or `all`.
-        source: the directory they were read from.
-        checksums: MD5 of the two unpacked files, images and labels.
-        verified: whether published checksums vouch for both files.
-    """
-
-    images: Tensor
-    labels: Tensor
-    dataset: str
-    part: str
-    source: str
-    checksums: tuple[str, str]
-    verified: bool
+    images: Tensor  # (N, H, W) uint8, 0 … 255
+    labels: Tensor  # (N,) int64, 0 … 9
+    dataset: str  # `mnist`, `fashion` or `embedded`
+    part: str  # `train`, `test` or `all`
+    source: str  # the directory they were read from
+    checksums: tuple[str, str]  # MD5 of the two unpacked files, images and labels
+    verified: bool  # whether published checksums vouch for both files
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -147,8 +129,8 @@ def embedded_digits() -> Digits:
         (torch.Size([10000, 28, 28]), torch.Size([10000]))
     """
     folder = resources.files(__package__).joinpath("mnist")
-    images, labels = (read_idx(folder.joinpath(f"{file.name}.gz"), file) for file in MNIST.files["test"])
-    return _digits(images, labels, EMBEDDED, "test", "the package")
+    files = MNIST.files["test"]
+    return _digits([read_idx(folder.joinpath(f"{file.name}.gz"), file) for file in files], EMBEDDED, "test", files)
 
 
 def load_digits(
@@ -207,8 +189,8 @@ def load_digits(
         fetch_files(published, part, directory / published.name)
         paths = find_files(published, part, directory)
     found = [path for path in paths if path is not None]
-    images, labels = (_read(path, file, published) for file, path in zip(published.files[part], found, strict=True))
-    return _digits(images, labels, dataset, part, str(found[0].parent))
+    read = [_read(path, file, published) for file, path in zip(published.files[part], found, strict=True)]
+    return _digits(read, dataset, part, published.files[part], str(found[0].parent))
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path, bool]:
@@ -247,47 +229,24 @@ def fetch_files(dataset: Dataset, part: str, folder: Path) -> None:
                 path.write_bytes(_fetch(dataset, file))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One part of one data set, as words for a table.
-
-    Attributes:
-        dataset, part: which.
-        source: where they come from, or what is wrong.
-        count: of the digits; 0 where they are missing, and then what follows is empty.
-        classes: the smallest and the largest number of digits of a class.
-        verdict: whether the published checksums agree.
-        checksums: MD5 of images and labels.
-    """
-
-    dataset: str
-    part: str
-    source: str
-    count: int = 0
-    classes: str = ""
-    verdict: str = ""
-    checksums: tuple[str, str] = ("", "")
-
-
-def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[Entry]:
-    """Read and check everything that can be found, in the order in which it is looked for.
+def take_inventory(data_dir: str | os.PathLike[str] | None = None) -> Iterator[tuple[str, str, Digits | str]]:
+    """Read and check everything that can be found: data set, part, and the digits or what is wrong.
 
     Raises:
         OSError: a directory that was named is not there.
     """
     directory, _ = data_directory(data_dir)
-    yield _entry(embedded_digits())
+    yield EMBEDDED, "test", embedded_digits()
     for name, part in ((name, part) for name in DATASETS for part in PARTS):
-        absent = Entry(name, part, f"not in {directory} (--data-dir, ${VARIABLE})")
-        if not any(find_files(DATASETS[name], part, directory)):
-            yield absent
-            continue
-        try:
-            yield _entry(load_digits(name, part, data_dir=directory))
-        except OtherDatasetError:
-            yield absent
-        except (OSError, ValueError) as error:
-            yield replace(absent, source=str(error))
+        found: Digits | str = f"not in {directory} (--data-dir, ${VARIABLE})"
+        if any(find_files(DATASETS[name], part, directory)):
+            try:
+                found = load_digits(name, part, data_dir=directory)
+            except OtherDatasetError:
+                pass
+            except (OSError, ValueError) as error:
+                found = str(error)
+        yield name, part, found
 
 
 def read_cifar10(
@@ -372,8 +331,9 @@ def _fetch(dataset: Dataset, file: IdxFile) -> bytes:
         url = f"{mirror}{file.name}.gz"
         try:
             data = _download(requests.get, url, file)
-            if not parse_idx(data, url, file).verified:
-                raise ValueError(f"{url} was not sent as published, and no checksum vouches for it")
+            parse_idx(data, url, file)
+            if not file.md5:
+                raise ValueError("no checksum vouches for it")
             return data
         except (OSError, ValueError) as error:  # what requests says about a connection fills a screen
             reason = type(error).__name__ if isinstance(error, OSError) else error
@@ -403,20 +363,9 @@ def _download(get: Callable[..., Any], url: str, file: IdxFile) -> bytes:
     return bytes(data)
 
 
-def _digits(images: IdxData, labels: IdxData, dataset: str, part: str, source: str) -> Digits:
-    return Digits(
-        images=torch.from_numpy(images.values.copy()),
-        labels=torch.from_numpy(labels.values.copy()).long(),
-        dataset=dataset,
-        part=part,
-        source=source,
-        checksums=(images.md5, labels.md5),
-        verified=images.verified and labels.verified,
-    )
-
-
-def _entry(digits: Digits) -> Entry:
-    counts = digits.labels.bincount(minlength=10)
-    classes = f"{int(counts.min())} … {int(counts.max())}"
-    verdict = "agree" if digits.verified else "none published"
-    return Entry(digits.dataset, digits.part, digits.source, len(digits), classes, verdict, digits.checksums)
+def _digits(
+    read: list[IdxData], dataset: str, part: str, files: tuple[IdxFile, IdxFile], source: str = "the package"
+) -> Digits:
+    (images, of_images), (labels, of_labels) = read
+    pixels, numbers = torch.from_numpy(images.copy()), torch.from_numpy(labels.copy()).long()
+    return Digits(pixels, numbers, dataset, part, source, (of_images, of_labels), all(file.md5 for file in files))

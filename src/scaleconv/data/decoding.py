@@ -9,7 +9,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,6 @@ Size = tuple[int, int]
 
 class UnusableImageError(ValueError):
     """Why a file cannot be used, as what follows its name: `is broken (…)`."""
-
-
-@dataclass(frozen=True)
-class Inspected:
-    """What is known of an image: (height, width) upright, whether it has no colour, and a checksum of its bytes."""
-
-    size: Size
-    grey: bool
-    checksum: str
 
 
 def import_pillow() -> Any:
@@ -87,8 +77,10 @@ def opened(path: Path) -> Iterator[Any]:
         raise UnusableImageError(f"is broken ({reason})") from None
 
 
-def inspect(path: Path) -> Inspected:
-    """Decode an image to see whether it can be used; of a JPEG an eighth of the size is enough to meet all its bytes.
+def inspect(path: Path) -> tuple[Size, bool, str]:
+    """(height, width) of an upright image, whether it has no colour, and a checksum of its bytes.
+
+    It is decoded, to see whether it can be used; of a JPEG an eighth of the size is enough to meet all its bytes.
 
     Raises:
         UnusableImageError: why not.
@@ -98,7 +90,7 @@ def inspect(path: Path) -> Inspected:
         upright = (width, height) if image.getexif().get(ORIENTATION) in SIDEWAYS else (height, width)
         image.draft(None, (max(1, width // 8), max(1, height // 8)))
         image.load()
-        return Inspected(upright, grey, checksum(path))
+        return upright, grey, checksum(path)
 
 
 def checksum(path: Path) -> str:
@@ -122,7 +114,7 @@ def read_image(
         ImportError: Pillow is not installed.
     """
     try:
-        return decode(Path(path), channels or (1 if inspect(Path(path)).grey else 3), size, fit) / 255
+        return decode(Path(path), channels, size, fit) / 255
     except UnusableImageError as error:
         raise ValueError(f"the image {printable(str(path))} {error}") from None
 
@@ -140,16 +132,17 @@ def read_mask(path: str | os.PathLike[str]) -> Tensor:
         raise ValueError(f"the mask {printable(str(path))} {error}") from None
 
 
-def decode(path: Path, channels: int, size: Size | None = None, fit: str = "crop") -> Tensor:
+def decode(path: Path, channels: int | None, size: Size | None = None, fit: str = "crop") -> Tensor:
     """An image as a tensor: (C, H, W) uint8.
 
     EXIF rotation is applied. Transparent pixels are laid over white. 16 bits are rounded to 8. CMYK becomes RGB, and
-    grey and colour become what `channels` says.
+    grey and colour become what `channels` says; None takes 1 where the image has no colour.
 
     Raises:
         UnusableImageError: why the file cannot be used.
     """
     with opened(path) as image:
+        channels = channels or (1 if image.mode in GREY_MODES else 3)
         if size:
             wanted = size[::-1] if image.getexif().get(ORIENTATION) not in SIDEWAYS else size  # (width, height)
             largest = max(wanted[0] / image.width, wanted[1] / image.height)

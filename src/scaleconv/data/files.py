@@ -1,7 +1,7 @@
 """Files that are either whole or not there; and no pipes in place of files.
 
-A file is written under a hidden name beside its destination, flushed to the disk, and only then renamed. A lock beside
-it says that its process is alive. What a killed process leaves, the next one that writes the same file removes.
+A file is written in a hidden folder beside its destination, flushed to the disk, and only then moved. A lock in the
+folder says that its process is alive. What a killed process leaves, the next one that writes the same file removes.
 """
 
 import errno
@@ -21,18 +21,21 @@ from filelock import FileLock, Timeout
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A path for a file or a folder; what is written there becomes `path` when the block ends, unless it fails."""
     target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    folder = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     missing = [parent for parent in target.parents if not os.path.lexists(parent)]  # the innermost first
-    lock = FileLock(f"{part}.lock")
+    lock = FileLock(folder / "lock")
     try:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        while not lock.is_locked:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(target)
-            with suppress(FileNotFoundError):  # another process has removed the directory while it was empty
-                lock.acquire()
-        yield part
+        remove_leftovers(target)
+        for more in (True, True, False):
+            try:
+                lock.acquire()  # and make the folder
+                break
+            except FileNotFoundError:  # another process has removed the one above while it was empty
+                if not more:
+                    raise
+        yield (part := folder / target.name)
         if part.is_file():
             with part.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -44,7 +47,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         remedy = "name a place that can be written to and has room"
         raise type(error)(f"cannot write {target} ({error.strerror}): {remedy}") from error
     finally:
-        _remove(part, lock)
+        lock.release()
+        shutil.rmtree(folder, ignore_errors=True)
         for directory in missing:
             with suppress(OSError):  # it was never made, or holds something
                 directory.rmdir()
@@ -73,16 +77,8 @@ def refuse_pipes(path: str | os.PathLike[str]) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what processes killed in the middle of writing this file have left."""
-    for name in {str(left).removesuffix(".lock") for left in path.parent.glob(f".{glob.escape(path.name)}.*.part*")}:
-        lock = FileLock(f"{name}.lock", timeout=0)
+    for folder in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with suppress(Timeout, OSError):  # its process still writes, or another one has removed it
-            lock.acquire()
-            _remove(Path(name), lock)
-
-
-def _remove(part: Path, lock: FileLock) -> None:
-    shutil.rmtree(part, ignore_errors=True)
-    for path in (part, Path(lock.lock_file)):
-        with suppress(OSError):  # it is not there, or has got its name
-            path.unlink()
-    lock.release()
+            with FileLock(folder / "lock", timeout=0):
+                pass
+            shutil.rmtree(folder)

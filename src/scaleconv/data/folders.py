@@ -46,23 +46,14 @@ PURPOSE = 2  # of the random stream that divides a folder
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An image that can be used.
+    """An image that can be used."""
 
-    Attributes:
-        name: its path inside the folder.
-        label: index of its class; −1 where a mask has the classes.
-        size: (height, width), upright.
-        grey: whether it has no colour.
-        checksum: of its bytes, and of those of its mask.
-        mask: path of its mask inside the folder; empty where images have none.
-    """
-
-    name: str
-    label: int
-    size: Size
-    grey: bool
-    checksum: str
-    mask: str = ""
+    name: str  # its path inside the folder
+    label: int  # index of its class; −1 where a mask has the classes
+    size: Size  # (height, width), upright
+    grey: bool  # whether it has no colour
+    checksum: str  # of its bytes, and of those of its mask
+    mask: str = ""  # path of its mask inside the folder; empty where images have none
 
 
 @dataclass(frozen=True)
@@ -78,21 +69,14 @@ class Skipped:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        root: the folder.
-        classes: names, in the order of the labels.
-        train, val, test: the images of each part, by class and name. `val` may be empty.
-        skipped: all that is left out.
-    """
-
-    root: Path
-    classes: tuple[str, ...]
-    train: tuple[ImageFile, ...]
-    val: tuple[ImageFile, ...]
+    root: Path  # the folder
+    classes: tuple[str, ...]  # names, in the order of the labels
+    train: tuple[ImageFile, ...]  # by class and name
+    val: tuple[ImageFile, ...]  # may be empty
     test: tuple[ImageFile, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...]  # all that is left out
 
     @property
     def images(self) -> tuple[ImageFile, ...]:
@@ -125,7 +109,7 @@ class ImageFolder:
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class Candidate:
     """A file that may be an image of a part and a class, and the one that may be its mask."""
 
     part: str
@@ -159,20 +143,42 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
         ImportError: Pillow is not installed.
     """
     folder, parts, skipped = _check_folder(root, "a folder for each class", val, test)
-    found: list[_Candidate] = []
+    found: list[Candidate] = []
     labels: set[str] = set()
     for part, path in parts.items():
         for entry in _entries(path):
             if entry.is_dir() and not entry.name.startswith("."):
                 label = printable(entry.name)
                 labels.add(label)
-                found += [_Candidate(part, label, file) for file in _walk(path / entry.name, SUFFIXES, folder, skipped)]
+                found += [Candidate(part, label, file) for file in _walk(path / entry.name, SUFFIXES, folder, skipped)]
             else:
                 reason = "is hidden" if entry.name.startswith(".") else "lies in no folder of a class"
                 skipped.append(Skipped(_inside(path / entry.name, folder), reason))
+    return divide_by_class(folder, found, skipped, labels, val=val, test=test, seed=seed)
+
+
+def divide_by_class(
+    folder: Path,
+    candidates: Sequence[Candidate],
+    skipped: list[Skipped],
+    labels: set[str],
+    *,
+    val: float,
+    test: float,
+    seed: int,
+) -> ImageFolder:
+    """Check the images that a reader has found, and divide those that can be used, class by class.
+
+    Args:
+        folder: in which they lie.
+        candidates: each with its class, and its part, which is empty where images are to be divided.
+        skipped: what the reader has left out; what cannot be used is added.
+        labels: all classes that there should be.
+        val, test, seed: as of `read_folder`.
+    """
     _refuse_case(folder, labels)
     usable: dict[tuple[str, str], list[ImageFile]] = {}
-    for candidate, image, _ in _usable(folder, found, skipped):
+    for candidate, image, _ in _usable(folder, candidates, skipped):
         usable.setdefault((candidate.label, candidate.part), []).append(image)
     names = sorted({label for label, _ in usable})
     skipped += [Skipped(name, "is a class without an image that can be used") for name in sorted(labels - set(names))]
@@ -181,13 +187,13 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
         raise ValueError(f"`data` (={folder}) must hold images of at least 2 classes, got {got}{_first(skipped)}")
     divided: dict[str, list[ImageFile]] = {part: [] for part in PARTS}
     for number, name in enumerate(names):
-        own = {part: [replace(image, label=number) for image in usable.get((name, part), [])] for part in parts}
-        if "" in own:
+        own = {part: [replace(image, label=number) for image in usable.get((name, part), [])] for part in ("", *PARTS)}
+        if own[""]:
             own = _divide(own[""], f" of class {name}", val, test, seed=(seed, PURPOSE, number))
         if not own["train"]:
             raise ValueError(f"`data` (={folder}) must hold images of every class in train, got none of {name}")
-        for part, images in own.items():
-            divided[part] += images
+        for part in PARTS:
+            divided[part] += own[part]
     return _divided_folder(folder, names, divided, skipped)
 
 
@@ -372,7 +378,7 @@ def _walk(
     return None
 
 
-def _pairs(part: str, folder: Path, root: Path, skipped: list[Skipped]) -> Iterator[_Candidate]:
+def _pairs(part: str, folder: Path, root: Path, skipped: list[Skipped]) -> Iterator[Candidate]:
     """The images of a part, each with its mask."""
     if absent := [name for name in ("images", "masks") if not (folder / name).is_dir()]:
         raise NotADirectoryError(
@@ -386,7 +392,7 @@ def _pairs(part: str, folder: Path, root: Path, skipped: list[Skipped]) -> Itera
         alone = [path for stem, path in own.items() if stem not in other]
         skipped += [Skipped(_inside(path, root), f"has no {missing}") for path in alone]
     for stem in sorted(images.keys() & masks.keys()):
-        yield _Candidate(part, "", images[stem], masks[stem])
+        yield Candidate(part, "", images[stem], masks[stem])
 
 
 def _by_stem(folder: Path, suffixes: tuple[str, ...], root: Path, skipped: list[Skipped]) -> dict[Path, Path]:
@@ -407,8 +413,8 @@ def _refuse_case(root: Path, names: set[str]) -> None:
 
 
 def _usable(
-    root: Path, candidates: Sequence[_Candidate], skipped: list[Skipped]
-) -> Iterator[tuple[_Candidate, ImageFile, int]]:
+    root: Path, candidates: Sequence[Candidate], skipped: list[Skipped]
+) -> Iterator[tuple[Candidate, ImageFile, int]]:
     """The candidates that can be decoded and are no copies, and the largest class number in their masks."""
     taken: dict[str, str] = {}
     with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
@@ -426,12 +432,11 @@ def _usable(
             yield candidate, replace(image, name=name, mask=mask, checksum=image.checksum + of_mask), largest
 
 
-def _inspected(candidate: _Candidate) -> tuple[ImageFile, str, int] | Skipped:
+def _inspected(candidate: Candidate) -> tuple[ImageFile, str, int] | Skipped:
     """An image, the checksum of its mask and the largest number in it; or the file that cannot be used, and why."""
     path = candidate.path
     try:
-        about = inspect(path)
-        image = ImageFile("", -1, about.size, about.grey, about.checksum)
+        image = ImageFile("", -1, *inspect(path))
         if candidate.mask is None:
             return image, "", -1
         path = candidate.mask

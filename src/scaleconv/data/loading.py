@@ -1,18 +1,18 @@
 """Images of a folder as tensors, batch by batch, with their labels or masks.
 
 `load_folder` says how images are brought to one size, or that they keep their own; an `ImageSet` decodes the images of
-one part, in batches of one size, in an order of `data.order`. Small sets are decoded once and kept in memory; large
-ones are decoded by worker processes, whose number changes nothing but the time.
+one part. Small sets are decoded once and kept in memory; large ones are decoded by worker processes, whose number
+changes nothing but the time. A new kind of path is a `Reader`.
 """
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -114,19 +114,12 @@ class ImageSet(Dataset[Batch | str]):
 
 @dataclass(frozen=True)
 class ImageData:
-    """A folder, and how its images become tensors.
+    """A folder, and how its images become tensors."""
 
-    Attributes:
-        folder: what was found.
-        channels: 1 where no image has colour, else 3.
-        size: (height, width) of all tensors; None where images keep their own.
-        fit: how an image of another size is brought to it.
-    """
-
-    folder: ImageFolder
-    channels: int
-    size: Size | None
-    fit: str = "crop"
+    folder: ImageFolder  # what was found
+    channels: int  # 1 where no image has colour, else 3
+    size: Size | None  # (height, width) of all tensors; None where images keep their own
+    fit: str = "crop"  # how an image of another size is brought to it
 
     @cached_property
     def train(self) -> ImageSet:
@@ -174,6 +167,19 @@ class ImageData:
         }
 
 
+class Reader(NamedTuple):
+    """How the images of a path are found: whether it fits a path and a task, and what reads it."""
+
+    fits: Callable[[Path, str], bool]
+    read: Callable[..., ImageFolder]
+
+
+READERS = [  # the first that fits is taken
+    Reader(lambda path, task: task == "segmentation", read_masked_images),
+    Reader(lambda path, task: True, read_folder),
+]
+
+
 def load_folder(
     root: str | os.PathLike[str] | ImageFolder,
     *,
@@ -212,8 +218,12 @@ def load_folder(
     size = (resize, resize) if isinstance(resize, int) else resize
     if size is not None and (min(size) < 1 or max(size) > 4096):
         raise ValueError(f"`resize` must be 1 to 4096 pixels a side, got {resize}")
-    read = read_folder if task == "classification" else read_masked_images
-    folder = root if isinstance(root, ImageFolder) else read(root, val=val, test=test, seed=seed)
+    if isinstance(root, ImageFolder):
+        folder = root
+    else:
+        path = Path(root)
+        read = next(reader.read for reader in READERS if reader.fits(path, task))
+        folder = read(path, val=val, test=test, seed=seed)
     sizes = {image.size for image in folder.images}
     if size is None and len(sizes) == 1:
         size = next(iter(sizes))

@@ -1,7 +1,6 @@
-"""A contact sheet: what the scaled digits look like, with their factors. The only part of this room that draws."""
+"""A contact sheet: what the scaled digits look like, with their factors."""
 
 import os
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .datasets import Digits
+from .decoding import import_pillow
 from .files import atomic_path, check_writable
 from .rescale import make_scaled
 from .scales import ScaleDistribution, TruncatedNormal, Uniform
@@ -18,7 +18,7 @@ ROWS = 10  # one for each class
 COLUMNS = 8
 ZOOM = 3  # points of the picture for each pixel of a digit
 GAP, LABEL, MARGIN, TITLE = 4, 16, 24, 30  # points
-PAPER, INK = 255, "#222222"
+PAPER, INK, FONT = 255, 34, 11
 
 
 def write_preview(
@@ -35,55 +35,48 @@ def write_preview(
     """Write a PNG: a digit of each class across the range of scales, beside the first digits of the set as drawn.
 
     Raises:
-        ImportError: matplotlib is not installed.
+        ImportError: Pillow is not installed.
         ValueError: the name does not end in `.png`, or foreground would be cut off.
         OSError: the file cannot be written.
     """
     if not str(path).endswith(".png"):
         raise ValueError(f"`path` (={path}) must end in .png")
     check_writable(path)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("drawing needs matplotlib: pip install 'scaleconv[experiments]'") from None
+    pillow = import_pillow()
+    from PIL import ImageDraw, ImageFont
 
     def scaled(indices: Tensor, factors: NDArray[np.float64]) -> NDArray[np.float32]:
         made = make_scaled(digits.images[indices], factors, size, interpolation, antialias, truncate=truncate)
         return made[:, 0].numpy()
 
-    steps = _steps(scales)
-    examples = _one_of_each(digits.labels)
-    across = scaled(examples.repeat_interleave(len(steps)), np.tile(steps, len(examples)))
-    drawn = min(ROWS * COLUMNS, len(digits))
-    factors = scales.draw(drawn, seed)
-    as_drawn = scaled(torch.arange(drawn), factors)
-
-    high, wide = as_drawn.shape[1:]
+    steps, examples = _steps(scales), _one_of_each(digits.labels)
+    across = np.tile(steps, len(examples))
+    factors = scales.draw(min(ROWS * COLUMNS, len(digits)), seed)
+    first = scaled(torch.arange(len(factors)), factors)
+    high, wide = (ZOOM * length for length in first.shape[1:])
+    canvas = f"{first.shape[1]} x {first.shape[2]} pixels"  # the font has no ×
+    title = f"the first {len(factors)} digits of the set: {scales}, seed {seed}"
     panels = [
-        (
-            f"a digit of each class across the scales, {high}×{wide} canvas",
-            across,
-            np.tile(steps, len(examples)),
-            len(steps),
-        ),
-        (f"the first {drawn} digits of the set: {scales}, seed {seed}", as_drawn, factors, COLUMNS),
+        (f"a digit of each class across the scales, {canvas}", scaled(examples.repeat_interleave(len(steps)), across)),
+        (title, first),
     ]
-    sheets = [(title, *_sheet(images, shown, columns)) for title, images, shown, columns in panels]
-    width = MARGIN + sum(sheet.shape[1] + MARGIN for _, sheet, _ in sheets)
-    height = MARGIN + TITLE + max(sheet.shape[0] for _, sheet, _ in sheets)
-    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor="white")
-    left = MARGIN
-    for title, sheet, labels in sheets:
-        high, wide = sheet.shape
-        axes = figure.add_axes((left / width, 1 - (TITLE + high) / height, wide / width, high / height))
-        axes.imshow(sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto")
-        axes.set_axis_off()
-        figure.text(left / width, 1 - 0.7 * TITLE / height, title, fontsize=9, color=INK, va="center")
-        for x, y, text in labels:
-            axes.text(x, y, text, fontsize=7, color=INK, ha="center", va="center")
-        left += wide + MARGIN
+    font, left, tiles, texts = ImageFont.load_default(FONT), MARGIN, [], []
+    for (title, images), shown, columns in zip(panels, (across, factors), (len(steps), COLUMNS), strict=True):
+        texts.append((left, TITLE // 2, title, "lm"))
+        for k, (image, factor) in enumerate(zip(images, shown, strict=True)):
+            top, start = TITLE + k // columns * (high + LABEL), left + k % columns * (wide + GAP)
+            tiles.append((top, start, image))
+            texts.append((start + wide // 2, top + high + LABEL // 2, f"{factor:.2f}", "mm"))
+        left += max(columns * (wide + GAP), round(font.getlength(title))) + MARGIN
+    page = np.full((max(top for top, *_ in tiles) + high + LABEL + MARGIN, left), PAPER, np.uint8)
+    for top, start, image in tiles:
+        page[top : top + high, start : start + wide] = np.kron(np.round(image * 255), np.ones((ZOOM, ZOOM)))
+    picture = pillow.fromarray(page)
+    draw = ImageDraw.Draw(picture)
+    for x, y, text, anchor in texts:
+        draw.text((x, y), text, fill=INK, font=font, anchor=anchor)
     with atomic_path(path) as part:
-        figure.savefig(part, format="png")
+        picture.save(part, "png")
 
 
 def _steps(scales: ScaleDistribution) -> NDArray[np.float64]:
@@ -96,18 +89,3 @@ def _steps(scales: ScaleDistribution) -> NDArray[np.float64]:
 def _one_of_each(labels: Tensor) -> Tensor:
     """The first digit of each class that there is."""
     return torch.stack([(labels == label).nonzero()[0, 0] for label in labels.unique()])
-
-
-def _sheet(
-    images: NDArray[np.float32], factors: Sequence[float] | NDArray[np.float64], columns: int
-) -> tuple[NDArray[np.uint8], list[tuple[float, float, str]]]:
-    """Tile images (N, H, W) with room for a label below each: the sheet, and where each label goes."""
-    high, wide = images.shape[1] * ZOOM, images.shape[2] * ZOOM
-    rows = -(-len(images) // columns)
-    sheet = np.full((rows * (high + LABEL), columns * (wide + GAP) - GAP), PAPER, np.uint8)
-    labels = []
-    for k, image in enumerate(images):
-        top, left = k // columns * (high + LABEL), k % columns * (wide + GAP)
-        sheet[top : top + high, left : left + wide] = np.kron(np.round(image * 255), np.ones((ZOOM, ZOOM)))
-        labels.append((left + wide / 2, top + high + LABEL / 2 - 1, f"× {factors[k]:.2f}"))
-    return sheet, labels

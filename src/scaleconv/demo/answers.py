@@ -14,7 +14,7 @@ from ..data import BACKGROUND, Uniform, make_scaled, make_scenes
 from ..inspection import explain
 from ..inspection.explain import LayerView
 from . import rendering
-from .networks import Pair
+from .pairs import Pair
 
 Answer = dict[str, Any]
 

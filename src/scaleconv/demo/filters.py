@@ -19,7 +19,7 @@ from ..ops.geometry import BILINEAR, canvas_size, plane_sources
 from ..ops.traceable import indices, read_plane
 from . import rendering
 from .answers import Answer
-from .networks import Pair
+from .pairs import Pair
 
 LEAST, SIDE = 16, 96  # the shortest and the longest side of an image
 PATCH = 9  # side of a drawn filter

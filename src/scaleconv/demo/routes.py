@@ -15,7 +15,7 @@ from torch import Tensor
 from . import answers, filters
 from .answers import CANVAS, MOST_DIGITS, SCALES, SCENE_SCALES, Answer
 from .filters import LEAST, PATCH, SIDE, TRANSFORMS
-from .networks import Pair
+from .pairs import Pair
 
 Fields = dict[str, Any]
 Pairs = dict[str, Pair]

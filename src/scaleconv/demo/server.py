@@ -59,7 +59,7 @@ class TimedProtocol(H11Protocol):
 
 
 class PageServer(uvicorn.Server):
-    """Listens at once; `serve_forever` answers until Ctrl-C. The first visitor need not wait: every route has run once.
+    """Listens at once; `serve_forever` answers until Ctrl-C. The networks have run once before the first visitor.
 
     Raises:
         OSError: the address cannot be taken.
@@ -73,6 +73,7 @@ class PageServer(uvicorn.Server):
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OSError(f"cannot listen on {host}, port {port} ({reason}): name another --host or --port") from None
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms for an ACK
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.socket.getsockname()[1]}/"
         # Served to this machine alone, the page has no other name: a page elsewhere could lead its own name here.
         allowed = ["localhost", "127.0.0.1", "[::1]"] if host in LOCAL else ["*"]

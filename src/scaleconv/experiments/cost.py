@@ -58,7 +58,7 @@ class CostStudy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def config(self) -> dict[str, Any]:
         """What a record depends on."""
         named = ("layers", "batch", "largest", "counts", "calls")
-        return {"cost": msgspec.to_builtins({name: getattr(self, name) for name in named})}
+        return {"cost": msgspec.json.decode(msgspec.json.encode({name: getattr(self, name) for name in named}))}
 
     @property
     def sweeps(self) -> dict[str, Sequence[float]]:
@@ -141,5 +141,8 @@ def _old(item: CostStudy, record: Record) -> bool:
     """Whether the layer takes other operations today than when they were counted."""
     (layer,) = (each for each in item.layers if each.name == record.point)
     series, device = record.series["operations largest"], record.environment["device"]
-    now = [count_operations(record.model, layer, item.batch, sweep_scales("largest", x), device) for x in series.x]
-    return any(abs(before - after) > 1e-3 for before, after in zip(series.y, now, strict=True))
+    return any(
+        abs(y - count_operations(record.model, layer, item.batch, sweep_scales("largest", x), device)) > 1e-3
+        for x, y in zip(series.x, series.y, strict=True)
+        if x in item.largest
+    )

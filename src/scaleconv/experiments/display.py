@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from ..data.progress import make_progress
+from ..environment import choose_device
 from .cost import CostStudy, run_cost
 from .engine import Engine, Local, Silent
 from .items import Experiment, Item
-from .processes import choose_device, is_first
+from .processes import is_first
 from .records import Record
 from .run import Options, run_experiment
 

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from ..environment import choose_device
 from ..ops.checks import check_choice
-from .processes import choose_device
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

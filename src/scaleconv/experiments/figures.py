@@ -78,12 +78,14 @@ SHOWN = 100  # filters, the first ones and not the best
 WIDTH, HEIGHT = 4.6, 4.2  # inches of a part on a page, which a phone can show
 ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # numbers on a colour: not black and white, which follow the page
 
-Draw = Callable[[Any], None]  # into an axis
+Paint = Callable[[Any], None]  # into an axis
 
 
-def draw(item: Item, records: Sequence[Record], folder: Path, name: str) -> list[Path]:
+def draw(
+    item: Item, records: Sequence[Record], folder: Path, name: str, formats: Sequence[str] = FORMATS
+) -> list[Path]:
     """Draw the figure of an item into a folder, in every format."""
-    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    paths = [folder / f"{name}.{kind}" for kind in formats]
     draw_panels(make_panels(item, records), item.title, item.claim, paths)
     return paths
 
@@ -96,8 +98,8 @@ def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence
     rows = -(-count // columns)
     figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.6 * rows)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for (_, draw), axis in zip(parts, axes, strict=False):
-        draw(axis)
+    for (_, paint), axis in zip(parts, axes, strict=False):
+        paint(axis)
     for axis in axes[count:]:
         axis.set_axis_off()
     save_figure(figure, title, claim, paths)
@@ -118,9 +120,9 @@ def draw_inline(panels: Sequence[Panel], name: str) -> list[str]:
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     ours = re.compile("|".join(sorted(set(COLOURS.values()))))
     drawn = []
-    for number, (about, draw) in enumerate(make_parts(panels)):
+    for number, (about, paint) in enumerate(make_parts(panels)):
         figure, stream = make_figure(WIDTH, HEIGHT), io.StringIO()
-        draw(figure.subplots())
+        paint(figure.subplots())
         with rc_context({"svg.hashsalt": f"{name} {number}", "svg.fonttype": "none"}):
             figure.savefig(stream, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
         text = stream.getvalue().partition("<svg ")[2]
@@ -131,12 +133,12 @@ def draw_inline(panels: Sequence[Panel], name: str) -> list[str]:
     return drawn
 
 
-def make_parts(panels: Sequence[Panel]) -> list[tuple[str, Draw]]:
+def make_parts(panels: Sequence[Panel]) -> list[tuple[str, Paint]]:
     """What is drawn into each axis, with a name: a panel, or those of a group; beside a single one, its changes."""
     groups: dict[object, list[Panel]] = {}
     for number, panel in enumerate(panels):
         groups.setdefault(panel.group or number, []).append(panel)
-    parts: list[tuple[str, Draw]] = [(_about(drawn), partial(_draw_group, panels=drawn)) for drawn in groups.values()]
+    parts: list[tuple[str, Paint]] = [(_about(drawn), partial(_draw_group, panels=drawn)) for drawn in groups.values()]
     if len(panels) == 1 and panels[0].kind == "lines" and panels[0].compared:
         parts.append((_about(panels, f" vs {panels[0].baseline_title}"), partial(_changes, panel=panels[0])))
     return parts

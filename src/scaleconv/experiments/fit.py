@@ -9,13 +9,13 @@ from rich.console import Console
 from torch import nn
 
 from ..data.loading import ImageData, load_folder
+from ..environment import choose_device
 from ..models import Classifier
 from ..models.networks import channels_of
 from ..ops.checks import check_count
 from .display import ProgressDisplay
 from .items import Experiment, Point
 from .measures import TEST_SCALES
-from .processes import choose_device
 from .records import Record
 from .run import Options, Run, run_experiment
 from .settings import Data, MeasureSettings, NetworkSettings, Settings, TrainingSettings, checked

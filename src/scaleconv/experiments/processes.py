@@ -21,20 +21,6 @@ PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def choose_device(device: str) -> str:
-    """The name of a device this machine has; `auto` takes a GPU if there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-        if torch.device(device).type == "meta":
-            raise RuntimeError("it holds no numbers")
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"`device` must be one this machine has, got {device!r} ({reason})") from None
-    return device
-
-
 def started_by_torchrun() -> bool:
     """Whether this process is one of several."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -51,13 +37,13 @@ def make_fabric(device: str, precision: str = "float32") -> Any:
     Raises:
         ImportError: Lightning Fabric is not installed.
     """
-    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from lightning_fabric import Fabric
     except ImportError:
         raise ImportError("training needs Lightning Fabric: pip install 'scaleconv[experiments]'") from None
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)  # its import sets another level
     kind = torch.device(device)
     options: dict[str, Any] = {"devices": 1 if kind.index is None or kind.type == "cpu" else [kind.index]}
     if started_by_torchrun():

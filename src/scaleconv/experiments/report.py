@@ -315,7 +315,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         if folder is None:
             texts = {page: _replace(text, item.item, "No records yet.", page) for page, text in texts.items()}
             continue
-        written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item)]
+        written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item, ["png"])]
         written += _draw_learned(item, folder, figures)
         learned = [f"![{alt}](figures/{path.name})" for path, alt in pictures(item, figures, item.item).items()]
         drawn = f"![{item.title}](figures/{item.item}.png)"

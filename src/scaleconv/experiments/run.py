@@ -113,7 +113,9 @@ class Run:
     def make(self, images: Images) -> nn.Module:
         """Its network as it is before training, for images of mean 0."""
         torch.manual_seed(self.seed)
-        return self.module or make_network(images, **msgspec.structs.asdict(self.settings.network))
+        if self.module is not None:
+            return self.module
+        return make_network(images, **msgspec.structs.asdict(self.settings.network))
 
     def classifier(self, source: Source) -> Classifier:
         """Its network as it is before training."""
@@ -187,6 +189,7 @@ def run_experiment(
 
     Raises:
         ValueError: a setting cannot be, the loss became infinite, or there are records of other settings.
+        ImportError: a package is missing.
         OSError: a file cannot be read or written.
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the checkpoint was written.
     """
@@ -199,6 +202,8 @@ def run_experiment(
         if run.model not in UNSUPERVISED:
             images, _ = images_of(run.settings.data)
             check_measure(run.settings.measure, run.model, run.make(images))
+    if options.tensorboard:
+        _summary_writer()
     watcher.plan(experiment.item, len(runs))
     tasks = _agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
     sources = Sources(options.device, options.data_dir, options.images)
@@ -563,15 +568,19 @@ def _log(run: Run, history: Sequence[Epoch], folder: Path, options: Options) -> 
         rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
         rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)
     if options.tensorboard:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
         last = history[-1]
-        with SummaryWriter(str(folder / "tensorboard" / run.name)) as board:
+        with _summary_writer()(str(folder / "tensorboard" / run.name)) as board:
             board.add_scalar("train_loss", last.train_loss, last.epoch)
             if last.val_error is not None:
                 board.add_scalar("val_error", last.val_error, last.epoch)
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
+    return SummaryWriter
 
 
 def _train_features(runs: Sequence[Run], sources: Sources, options: Options, watcher: Watcher) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""The network on which the later literature compares methods for scale, and the layers that it has been given.
+"""The network on which the later literature compares methods for scale, and its layer in cropped form.
 
 Three stages of convolution, ReLU, max-pooling and BatchNorm, then two fully connected layers; 494,549 parameters,
 whatever the convolution. The sizes are those of Sosnovik, Szmaja and Smeulders, "Scale-Equivariant Steerable
@@ -28,7 +28,7 @@ class ScaleCNN(nn.Module):
         size: side of the images, 28 or 56. The last pooling leaves 2×2 of either.
         maps: of the three stages.
         hidden: units of the fully connected layer.
-        dropout: share of these units that is left out in training.
+        dropout: share of these units that training leaves out.
         classes: outputs.
         channels: of the images.
 
@@ -73,12 +73,12 @@ class ScaleCNN(nn.Module):
 class DeepScaleCNN(nn.Module):
     """Convolutions of 3×3, two to a stage, BatchNorm before each ReLU, and the maximum of each last map; for any size.
 
-    Fewer parameters than `ScaleCNN`, and twice its layers. What it answers does not depend on how much background there
-    is around a digit, nor on where the digit lies.
+    Fewer parameters than `ScaleCNN`, and twice its layers. Its output depends neither on the amount of background
+    around a digit nor on the position of the digit.
 
     Args:
         maps: of the three stages.
-        dropout: share of the last maps that is left out in training.
+        dropout: share of the last maps that training leaves out.
         classes: outputs.
         channels: of the images.
 
@@ -114,7 +114,7 @@ class DeepScaleCNN(nn.Module):
 
 
 class CroppedSIConv2d(nn.Conv2d):
-    """What the well-known re-implementations take for the scale-invariant layer; for comparison only.
+    """The scale-invariant layer as the well-known re-implementations compute it; for comparison only.
 
     Like those of the SESN and STIR code, and unlike the paper's layer, it crops an enlarged image to the size of its
     input before it convolves, pads a shrunk one by zeros, crops and pads the response in the same way on the way back,
@@ -167,7 +167,7 @@ class CroppedSIConv2d(nn.Conv2d):
 
 
 def _resample(matrix: Tensor, images: Tensor) -> Tensor:
-    """Take both axes of images (N, C, H, H) through a matrix (h, H): (N, C, h, h), channels last in memory."""
+    """Apply a matrix (h, H) to both axes of images (N, C, H, H): (N, C, h, h), channels last in memory."""
     pixels = images.permute(0, 2, 3, 1)  # (N, H, H, C)
     rows = (matrix @ pixels.flatten(2)).unflatten(2, pixels.shape[2:])  # (N, h, H, C)
     resampled: Tensor = matrix @ rows

@@ -1,6 +1,6 @@
 """ResNet-18 (He et al., 2016), for images of any size and number of channels, with random weights.
 
-The layers are those of the well-known network; their names are not, so weights that others have trained do not load.
+The layers are those of the published network; their names are not, so published weights do not load.
 """
 
 from torch import Tensor, nn

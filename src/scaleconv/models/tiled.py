@@ -1,7 +1,7 @@
 """Convolution with partially untied weights, which takes the place of `Conv2d` in `ConvNet` (paper, section 2).
 
-Plain operations, of stride 1 without padding: for the comparison with networks that learn invariance, at the price of
-more parameters, instead of having it built in.
+Plain operations, stride 1, no padding. Networks with this layer have to learn invariance, at the price of more
+parameters; they are compared with networks that have it built in.
 """
 
 from torch import Tensor, nn

@@ -1,8 +1,8 @@
 """Networks for dense prediction, a score per class and pixel; their convolution is an argument.
 
-`FullyConvolutional` is the smallest that can tell digits apart: four convolutions. `UNet` (Ronneberger, Fischer and
-Brox, 2015) sees farther, through halved images, and keeps the detail by skip connections. Both take images of any size
-and put out scores of that size. The paper has no dense prediction.
+`FullyConvolutional` is the smallest that distinguishes digits: four convolutions. `UNet` (Ronneberger, Fischer and
+Brox, 2015) has a larger receptive field, through halved images, and keeps the detail by skip connections. Both take
+images of any size and return scores of that size. The paper has no dense prediction.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ class FullyConvolutional(nn.Module):
 
     Shapes: images (N, channels, H, W) → scores (N, classes, H, W).
 
-    With a first kernel of 7×7 an output sees 32×32 pixels: a digit at scale 1, and half of one at scale 2.
+    With a first kernel of 7×7 the receptive field is 32×32 pixels: a digit at scale 1, and half of one at scale 2.
 
     Args:
         conv: makes a convolution from (in_channels, out_channels, kernel_size, padding=…).
@@ -111,9 +111,9 @@ def _block(conv: PaddedConvolution, channels: int, maps: int) -> nn.Sequential:
     )
 
 
-def _enlarge(maps: Tensor, like: Tensor) -> Tensor:
-    """Maps at the height and width of others, linear between neighbours."""
-    return F.interpolate(maps, like.shape[2:], mode="bilinear")
+def _enlarge(maps: Tensor, target: Tensor) -> Tensor:
+    """Interpolate maps linearly to the height and width of `target`."""
+    return F.interpolate(maps, target.shape[2:], mode="bilinear")
 
 
 def _initialise(network: nn.Module) -> None:

@@ -59,7 +59,7 @@ def calibrate(
             fewer than 16 only match the statistics.
         reference: the plain network; None for `revert(model)`, which is right as long as the network was not changed
             since it was converted.
-        steps: of the regression, at most; 0 matches the statistics only. It ends when the answers to the held-out
+        steps: of the regression, at most; 0 matches the statistics only. It ends when the outputs for the held-out
             images, a tenth of all, come no nearer to the plain ones.
         batch: images of a step. The statistics are taken from four times as many at once.
         call: a function of the model and a batch that returns the tensor to compare, for a network that takes or

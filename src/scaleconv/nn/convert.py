@@ -1,7 +1,7 @@
 """Swap the convolutions of a network for scale-invariant ones, and back. Parameters are kept, not copied.
 
 A layer is swapped by giving it another class, as `torch.nn.utils.parametrize` does. So everything it holds stays: its
-parameters, hooks, mode, and whoever refers to it. What it is given on top, its scales, is taken away again by `revert`.
+parameters, hooks, mode, and all references to it. What it is given on top, its scales, is taken away again by `revert`.
 """
 
 import copy

@@ -20,9 +20,9 @@ LARGEST_STRIDE = 256  # of the coarsest maps of a feature pyramid it is 128
 
 
 def find_grids(module: nn.Module, channels: int) -> list[Grid]:
-    """Total stride t and offset o of every map that a module answers, from sizes alone.
+    """Total stride t and offset o of every map that a module returns, from sizes alone.
 
-    A convolution answers to H pixels by n = floor((H − 2·o − 1)/t) + 1 numbers, and so does a chain of them. So t is
+    A convolution of H pixels has n = floor((H − 2·o − 1)/t) + 1 outputs, and so has a chain of them. So t is
     how far H has to grow for one more, and o is (H−1)/2 − t(n−1)/2 at a size that has just brought one more, where no
     pixel is left over. An upsampling has a t of 1/2, 1/3, ….
 
@@ -74,7 +74,7 @@ def find_grids(module: nn.Module, channels: int) -> list[Grid]:
 
 
 def _map_sizes(module: nn.Module, channels: int, length: int) -> list[tuple[int, int]]:
-    """(height, width) of the maps that a module without data answers to a square image."""
+    """(height, width) of the maps that a module without data makes of a square image."""
     with without_dispatch_modes(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not what the user runs
         answer = module(torch.empty((1, channels, length, length), device="meta"))

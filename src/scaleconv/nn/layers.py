@@ -125,8 +125,8 @@ class TIConv2d(LevelsState, _Convolution, nn.Conv2d):
         return ti_conv2d(*call, transforms=self.transforms, **options)
 
     def extra_repr(self) -> str:
-        others = (("interpolation", self.interpolation, "bilinear"), ("border", self.border, "zeros"))
-        named = "".join(f", {name}={value}" for name, value, usual in others if value != usual)
+        options = (("interpolation", self.interpolation, "bilinear"), ("border", self.border, "zeros"))
+        named = "".join(f", {name}={value}" for name, value, usual in options if value != usual)
         return f"{super().extra_repr()}, transforms={len(self.transforms)}{named}"
 
 

@@ -209,7 +209,7 @@ def _moments(x: Tensor) -> Moments:
 def _normalise(
     x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """What BatchNorm answers to a batch of this mean and variance."""
+    """What BatchNorm makes of a batch of this mean and variance."""
     scale = torch.rsqrt(variance + eps)
     shift = -mean * scale
     if weight is not None:

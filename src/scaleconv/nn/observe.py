@@ -121,7 +121,7 @@ def run(model: nn.Module, batch: Any, call: Call | None = None, name: str = "ima
 
 
 def answer(model: nn.Module, batch: Any, call: Call | None = None, name: str = "images") -> Tensor:
-    """The tensor that the network answers to a batch.
+    """The tensor that the network returns for a batch.
 
     Raises:
         TypeError: it answers something else, or `call` does.
@@ -265,7 +265,7 @@ def winner_of(layer: SIConv2d, input: Tensor) -> Tensor:
     """The index in the layer's scales of the level that each of its outputs came from, a uint8 tensor.
 
     Ties go to scale 1. The layer itself gives them to the scale listed first, and where an image is constant, rounding
-    decides among levels that respond alike: neither says anything about the image. So scale 1 has won wherever no
+    decides among levels of equal response: neither says anything about the image. So scale 1 has won wherever no
     other level exceeds it by more than rounding, which is 64 times the precision of the type, and at most 1 %, of the
     layer's largest response to the image. Without the other scales, the output there would be the same.
 

@@ -18,7 +18,7 @@ class Seen:
     """A call of a layer in the converted network, and that of the plain layer in the same place."""
 
     layer: nn.Module
-    plain_input: Any  # of BatchNorm; None of others
+    plain_input: Any  # of BatchNorm; else None
     plain_output: Tensor
     input: Tensor
     output: Tensor

@@ -17,7 +17,7 @@ from ..ops.checks import as_number, check_choice, check_count, check_flag
 from ..ops.conv import refuse_jit_trace
 from ..ops.custom_op import is_channels_last
 from ..ops.geometry import SLACK, competing_order
-from ..ops.levels import POOLS, Answer, align, level_size, pool_levels, rescale
+from ..ops.levels import POOLS, Aligned, align, level_size, pool_levels, rescale
 from ..ops.torch_private import (
     TreeSpec,
     keystr,
@@ -41,7 +41,7 @@ REMEDY = "give a module whose forward returns what is to be pooled"
 class ScaleInvariant(ScalesState):
     """A module that meets its input at many scales, with one set of weights: globally or locally scale-invariant.
 
-    The input is rescaled by every s of `scales`, the same module f answers to each level, the answers are brought back
+    The input is rescaled by every s of `scales`, the same module f is applied to each level, the responses are aligned
     and pooled over scale:
 
         z_s = T_s⁻¹ f(T_s x),   output = pool over s of z_s
@@ -63,11 +63,11 @@ class ScaleInvariant(ScalesState):
           which its first output is centred, output p reads the level's map at
           v = (s·(t·p + o − (H−1)/2) + (h−1)/2 − o)/t, linear, edges clamped.
         - A level covers p if −½ ≤ v ≤ h' − ½ on both axes, h' being the length of its map. Where it does not, it takes
-          no part, whatever the pool; nor does a level of less than 2·o + 1 pixels, which the module cannot answer to.
+          no part, whatever the pool; nor does a level of less than 2·o + 1 pixels, to which the module has no response.
         - A tie goes to the scale listed first. One level is the module itself, bit for bit; of a given size, the module
           on the window of scale 1.
 
-    The grid (t, o) of every map is found at the first call, from the sizes of what the module answers to tensors
+    The grid (t, o) of every map is found at the first call, from the sizes of what the module makes of tensors
     without data, and kept in `stride` and `offset`. That needs a module that takes any size and pads alike on both
     sides.
 
@@ -134,14 +134,14 @@ class ScaleInvariant(ScalesState):
         self.stride, self.offset = _pairs("stride", stride), _pairs("offset", offset)
         if self.stride is not None and min(number for pair in _each(self.stride) for number in pair) <= 0:
             raise ValueError(f"`stride` must be above 0, got {stride!r}")
-        _kept(self.scales, keep)
+        _levels_taking_part(self.scales, keep)
 
     def forward(self, x: Tensor, return_winner: bool = False) -> Any:
-        """Answer to the input.
+        """Apply the module to the input at every scale, and pool.
 
         Args:
             x: images (N, C, H, W), of a floating-point type.
-            return_winner: also return, for each output, the index in `scales` of the level that answered most.
+            return_winner: also return, for each output, the index in `scales` of the level that responded most.
 
         Returns:
             What the module returns, its tensors pooled; or (output, winner) with uint8 tensors of their shapes in the
@@ -150,7 +150,7 @@ class ScaleInvariant(ScalesState):
         refuse_jit_trace()
         check_flag("return_winner", return_winner)
         _check_images(x)
-        order = _kept(self.scales, self.keep)
+        order = _levels_taking_part(self.scales, self.keep)
         if len(order) == 1:
             output, structure = self._respond(x, [0], [1.0], [self._size_at(x.shape[2:], 1.0)], None)[0]
             winner = [
@@ -164,17 +164,17 @@ class ScaleInvariant(ScalesState):
         return tree_unflatten(output, structure)
 
     def _pooled(self, x: Tensor, order: Sequence[int]) -> tuple[list[Any], list[Any], TreeSpec]:
-        """Every tensor of the answers to all levels that take part, pooled; their winners; and what holds them."""
+        """Every tensor of the responses to all levels that take part, pooled; their winners; and what holds them."""
         scales, image_size = [self.scales[place] for place in order], x.shape[2:]
         sizes = [self._size_at(image_size, scale) for scale in scales]
-        same, *others = self._of_one_size(sizes)
-        norms = training_norms(self.module) if others and self.norm == "joint" else []
+        same, *further = self._of_one_size(sizes)
+        norms = training_norms(self.module) if further and self.norm == "joint" else []
         whole = Pass(norms) if norms else None
         responses = self._respond(x, same, scales, sizes, Level(whole, first=True) if whole else None)
         first, structure = responses[0]  # to scale 1
         maps = [place for place, leaf in enumerate(first) if isinstance(leaf, Tensor) and leaf.ndim == 4]
         grids = dict(zip(maps, self._grids(index(x.shape[1]), len(maps)), strict=True)) if maps else {}
-        for places in others:
+        for places in further:
             if _fits(sizes[places[0]], grids.values()):
                 responses |= self._respond(x, places, scales, sizes, Level(whole, first=False) if whole else None)
         if whole:
@@ -182,16 +182,16 @@ class ScaleInvariant(ScalesState):
         output, winner = list(first), list(first)  # what is no tensor is that of scale 1
         for place, leaf in enumerate(first):
             if isinstance(leaf, Tensor):
-                answers = [Answer(order[0], leaf, torch.ones((), dtype=torch.bool, device=leaf.device))]
+                aligned = [Aligned(order[0], leaf, torch.ones((), dtype=torch.bool, device=leaf.device))]
                 for level in sorted(responses)[1:]:
                     other, found = responses[level]
                     _check_alike(first, structure, other, found, place)
-                    values, covered = other[place], answers[0].covered
+                    values, covered = other[place], aligned[0].covered
                     if place in grids:
                         at = (scales[level], leaf.shape[2:], image_size, sizes[level], *grids[place])
                         values, covered = align(values, *at)
-                    answers.append(Answer(order[level], values, covered))
-                output[place], winner[place] = pool_levels(answers, self.pool, len(order))
+                    aligned.append(Aligned(order[level], values, covered))
+                output[place], winner[place] = pool_levels(aligned, self.pool, len(order))
         return output, winner, structure
 
     def _of_one_size(self, sizes: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -216,7 +216,7 @@ class ScaleInvariant(ScalesState):
         sizes: Sequence[Sequence[int]],
         level: Level | None,
     ) -> dict[int, tuple[list[Any], TreeSpec]]:
-        """What the module answers to levels of one size, by their places: all that it holds, and what holds it.
+        """What the module makes of levels of one size, by their places: all that it holds, and what holds it.
 
         The BatchNorms of the module are told the `level`.
         """
@@ -245,7 +245,7 @@ class ScaleInvariant(ScalesState):
         return rescale(x, scale, size, self.antialias).contiguous(memory_format=layout)
 
     def _answer(self, x: Tensor, image_size: Sequence[int], level: Level | None) -> tuple[list[Any], TreeSpec]:
-        """All that the module answers to levels of one size, and what holds it."""
+        """All that the module makes of levels of one size, and what holds it."""
         try:
             answer = self.module(x) if level is None else call_at(level, self.module, x)
         except Exception as error:
@@ -321,7 +321,7 @@ def _fits(size: Sequence[int], grids: Iterable[Grid]) -> bool:
 
 
 def _check_alike(first: list[Any], structure: TreeSpec, other: list[Any], found: TreeSpec, place: int) -> None:
-    """The answer to a level has the tensors of that to scale 1, each of as many channels."""
+    """The response to a level has the tensors of that to scale 1, each of as many channels."""
     if found != structure or not isinstance(other[place], Tensor):
         raise ValueError(f"`module` must return the same for all levels, got {structure} and {found}: {REMEDY}")
     if other[place].shape[1] != first[place].shape[1]:
@@ -339,7 +339,7 @@ def _place_of(structure: TreeSpec, place: int) -> str:
     return f" in {keystr(paths[place][0])}"
 
 
-def _kept(scales: tuple[float, ...], keep: str | Sequence[float]) -> list[int]:
+def _levels_taking_part(scales: tuple[float, ...], keep: str | Sequence[float]) -> list[int]:
     """Places in `scales` of the levels that take part, in the order in which they compete."""
     order = list(competing_order(scales.index(1.0), len(scales)))
     if isinstance(keep, str) and keep == "all":

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from .checks import check_count
 
 Value = TypeVar("Value")
-ROUNDS = 3  # times that everything kept was made room for, after which the cache is too small
+ROUNDS = 3  # times that all entries made room for new ones, after which the cache is too small
 SLICE = 2**26  # bytes that are forgotten between two returns of memory to the system
 
 
@@ -19,25 +19,25 @@ class BoundedCache(Generic[Value]):
 
     def __init__(self, nbytes: int) -> None:
         self.max_nbytes, self.nbytes = nbytes, 0
-        self._kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = Lock()
         self._forgotten = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def get(self, key: Hashable) -> Value | None:
         with self._lock:
-            if key not in self._kept:
+            if key not in self._entries:
                 return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
 
     def put(self, key: Hashable, value: Value, nbytes: int) -> None:
         with self._lock:
-            if nbytes > self.max_nbytes or key in self._kept:  # another thread may have been faster
+            if nbytes > self.max_nbytes or key in self._entries:  # another thread may have been faster
                 return
-            self._kept[key] = (value, nbytes)
+            self._entries[key] = (value, nbytes)
             self.nbytes += nbytes
             before = self._forgotten
             self._forgotten += self._make_room()
@@ -61,14 +61,14 @@ class BoundedCache(Generic[Value]):
 
     def clear(self) -> None:
         with self._lock:
-            self._kept.clear()
+            self._entries.clear()
             self.nbytes = self._forgotten = 0
 
     def _make_room(self) -> int:
         """Forget what exceeds the bound: how many bytes."""
         freed = 0
         while self.nbytes - freed > self.max_nbytes:
-            freed += self._kept.popitem(last=False)[1][1]
+            freed += self._entries.popitem(last=False)[1][1]
         self.nbytes -= freed
         return freed
 

@@ -61,25 +61,14 @@ class Call:
     antialias: bool
 
     @classmethod
-    def of(
-        cls,
-        image_shape: Sequence[int],
-        weight_shape: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
-        numbers: Sequence[float],
-        interpolation: str,
-        border: str,
-        antialias: bool,
-    ) -> "Call":
+    def of(cls, image_shape: Sequence[int], weight_shape: Sequence[int], *arguments: Any) -> "Call":
         """From the shapes of the images, (N,) C, (D,) H, W, and of the weight, and `arguments`."""
+        stride, padding, dilation, groups, numbers, interpolation, border, antialias = arguments
         count = len(stride)
         pads = zip(padding[::2], padding[1::2], strict=True)
         along = zip(image_shape[-count:], weight_shape[2:], stride, pads, dilation, strict=True)
         step = count * count
-        matrices = tuple(tuple(numbers[first : first + step]) for first in range(0, len(numbers), step))
+        matrices = tuple([tuple(numbers[first : first + step]) for first in range(0, len(numbers), step)])
         channels = (image_shape[-count - 1], weight_shape[0])
         axes = tuple([Axis(*each) for each in along])
         return cls(axes, *channels, groups, matrices, Reading(interpolation, border), antialias)
@@ -182,7 +171,7 @@ def _shortened(
 
 
 def find_call(*arguments: Any, **levels: Any) -> Call:
-    """`make_call`, once for all calls that are alike."""
+    """`make_call`, from a cache of equal arguments."""
     for name, value in levels.items():
         if isinstance(value, Iterator):  # which can be read but once
             levels[name] = tuple(value)

@@ -93,7 +93,7 @@ def si_conv2d(
         input (N, C, H, W) or (C, H, W), weight (M, C / groups, Kh, Kw), bias (M) → output (N, M, H0, W0) or
         (M, H0, W0), with H0 and W0 those of `conv2d`.
 
-    Convention, for an axis of length H with kernel K, stride t, padding P and dilation d; both axes are treated alike:
+    Convention, for an axis of length H with kernel K, stride t, padding P and dilation d, the same for both axes:
         - T_s makes h = floor(s·H + 1e-6) samples; sample q reads x at u = (q − (h−1)/2)/s + (H−1)/2, linear between the
           two neighbours, edge pixels clamped. A scale above 1 enlarges. Pixel centres are the integers, and the centre
           of the image stays in place.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .cache import BoundedCache
 from .plan import Canvas, PlaneStrip
-from .resampling import AxisMap, SparseMap, axis_matrix, plane_matrix, resample, sparse_map
+from .resampling import MOST_IMAGES, AxisMap, SparseMap, axis_matrix, resample, sparse_map
 
 MANY_CHANNELS = 16  # from which it is faster to take both axes at once
 SPARSE_MAPS: BoundedCache[SparseMap] = BoundedCache(nbytes=256 * 2**20)
@@ -80,14 +80,14 @@ def spread(grad: Tensor, winner: Tensor, canvas: Canvas) -> Tensor:
     """The transpose of `compete`: the gradient (N, H0, W0, M) of each response, from the outputs that it won."""
     (strip,) = canvas.strips
     if isinstance(strip, PlaneStrip):
-        share = only_won(grad, winner, strip.code)
+        share = mask_by_winner(grad, winner, strip.code)
         return _plane_matrix(strip, "spread", canvas.response, grad.dtype)(share)
     region = (slice(None), *strip.outputs)
     rows, columns = (axis.transposed for axis in strip.align)
-    return _resample(only_won(grad[region], winner[region], strip.code), rows, columns, canvas).contiguous()
+    return _resample(mask_by_winner(grad[region], winner[region], strip.code), rows, columns, canvas).contiguous()
 
 
-def only_won(grad: Tensor, winner: Tensor, code: int) -> Tensor:
+def mask_by_winner(grad: Tensor, winner: Tensor, code: int) -> Tensor:
     """The gradient where this level won, 0 elsewhere.
 
     The derivative of `hardtanh` does just that, in one pass: it passes what stands beside a number inside the bounds.
@@ -97,7 +97,7 @@ def only_won(grad: Tensor, winner: Tensor, code: int) -> Tensor:
 
 
 def to_compare(winner: Tensor, grad: Tensor) -> Tensor:
-    """The winner as `only_won` and `spread` take it: on a CPU, of the type of the gradient."""
+    """The winner as `mask_by_winner` and `spread` take it: on a CPU, of the type of the gradient."""
     return winner.to(grad.dtype)
 
 
@@ -120,11 +120,11 @@ def _resample(
     def make() -> SparseMap:
         return sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
 
-    return _kept((rows, columns, pixels.dtype), make)(pixels.contiguous())
+    return _cached((rows, columns, pixels.dtype), make)(pixels.contiguous())
 
 
 def _axis_matrix(axis: AxisMap, images: int, dtype: torch.dtype) -> SparseMap:
-    return _kept((axis, images, dtype), lambda: axis_matrix(axis, images, dtype))
+    return _cached((axis, images, dtype), lambda: axis_matrix(axis, images, dtype))
 
 
 def _plane_matrix(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: torch.dtype) -> SparseMap:
@@ -132,13 +132,13 @@ def _plane_matrix(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: to
 
     def make() -> SparseMap:
         plane = (strip.sample if step in ("sample", "collect") else strip.align)[1]
-        return plane_matrix(plane, size, dtype, transpose=step in ("collect", "spread"))
+        return axis_matrix(plane, MOST_IMAGES, dtype, size, transpose=step in ("collect", "spread"))
 
-    return _kept((strip.level, step, dtype), make)
+    return _cached((strip.level, step, dtype), make)
 
 
-def _kept(key: Hashable, make: Callable[[], SparseMap]) -> SparseMap:
-    """A matrix from the cache, or made and kept."""
+def _cached(key: Hashable, make: Callable[[], SparseMap]) -> SparseMap:
+    """A matrix from the cache, made if it is not there."""
     found = SPARSE_MAPS.get(key)
     if found is None:
         with torch.inference_mode(False), torch.no_grad():

@@ -165,7 +165,7 @@ def _count(numbers: Numbers, form: Form | None) -> int:
     return total
 
 
-# Layers that are alike get the same tensors, so that a graph has each of them once.
+# Equal layers share these tensors, so that a graph has each of them once.
 
 
 @lru_cache(maxsize=64)

@@ -40,7 +40,7 @@ def identity(axes: int) -> Matrix:
 
 
 def scaled(scale: float, axes: int) -> Matrix:
-    """The matrix that rescales every axis alike."""
+    """The matrix that rescales every axis by the same factor."""
     return tuple(float(scale) if place % (axes + 1) == 0 else 0.0 for place in range(axes * axes))
 
 

@@ -1,7 +1,7 @@
-"""An image at many scales, and the answers to it brought back and pooled: `si_conv2d` with any function for the filter.
+"""An image at many scales, and the responses to it aligned and pooled: `si_conv2d` with any function for the filter.
 
-Plain, differentiable operations for sizes that may be symbolic, by the equations in the docstring of `si_conv2d`. Who
-answers, and on what grid, is the caller's business: no Modules here. Paper, section 3.1.
+Plain, differentiable operations for sizes that may be symbolic, by the equations in the docstring of `si_conv2d`. The
+caller has the function, and knows the grid of its outputs: no Modules here. Paper, section 3.1.
 """
 
 import math
@@ -18,8 +18,8 @@ POOLS = ("max", "logsumexp", "mean")
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """What was answered to one level.
+class Aligned:
+    """The aligned response to one level.
 
     Attributes:
         index: the level's place in the list of scales.
@@ -92,32 +92,32 @@ def align(
     return response, covered.to(response.device)
 
 
-def pool_levels(answers: Sequence[Answer], pool: str, levels: int) -> tuple[Tensor, Tensor]:
-    """Pool over the levels that cover a position, and say which of them answered most.
+def pool_levels(responses: Sequence[Aligned], pool: str, levels: int) -> tuple[Tensor, Tensor]:
+    """Pool over the levels that cover a position, and say which of them responded most.
 
-    'max' is the largest answer, 'mean' the average of the n that cover the position, 'logsumexp' the logarithm of
+    'max' is the largest response, 'mean' the average of the n that cover the position, 'logsumexp' the logarithm of
     their summed exponentials, times levels / n: a position that fewer levels cover is not the weaker for it. A tie goes
     to the scale listed first.
 
     Args:
-        answers: that of scale 1 first, which covers every position; then as in `competing_order`.
+        responses: that of scale 1 first, which covers every position; then as in `competing_order`.
         pool: one of `POOLS`.
         levels: how many there would be if none were too small.
 
     Returns:
-        The pooled answer, and a uint8 tensor of its shape: the index of the scale with the largest answer.
+        The pooled response, and a uint8 tensor of its shape: the index of the scale with the largest response.
     """
-    first = answers[0]
+    first = responses[0]
     largest, winner = first.values, torch.full_like(first.values, first.index, dtype=torch.uint8)
-    for answer in answers[1:]:
-        values = answer.values
-        wins = find_wins(values, largest, answer.covered, wins_ties=answer.index < first.index)
-        largest, winner = torch.where(wins, values, largest), torch.where(wins, answer.index, winner)
+    for response in responses[1:]:
+        values = response.values
+        wins = find_wins(values, largest, response.covered, wins_ties=response.index < first.index)
+        largest, winner = torch.where(wins, values, largest), torch.where(wins, response.index, winner)
     if pool == "max":
         return largest, winner
     outside = 0 if pool == "mean" else -math.inf
-    every = torch.stack([torch.where(each.covered, each.values, outside) for each in answers])
-    covering = torch.stack([torch.broadcast_to(each.covered, first.values.shape[2:]) for each in answers])
+    every = torch.stack([torch.where(each.covered, each.values, outside) for each in responses])
+    covering = torch.stack([torch.broadcast_to(each.covered, first.values.shape[2:]) for each in responses])
     count = covering.sum(0).to(every.dtype)
     if pool == "mean":
         return every.sum(0) / count, winner

@@ -1,7 +1,7 @@
 """How many multiply-accumulate operations a call takes: in the paper's order, and as it is planned.
 
 Paper, appendix B counts the convolution of every enlarged image. Resampling is counted too: a number that is resampled
-from n others takes n operations. The same count answers the FLOP counters of PyTorch (`custom_op`). Numbers only;
+from n others takes n operations. The FLOP counters of PyTorch get the same count (`custom_op`). Numbers only;
 nothing is computed here.
 """
 

@@ -87,7 +87,7 @@ class Strip:
 class PlaneStrip:
     """All outputs of a level whose map mixes the axes; it has what a `Strip` has, for images that are one long row.
 
-    The maps are large, so whoever needs them makes them and keeps what is made of them.
+    The maps are large. They are made when a step first needs them, and only its sparse matrix or table is cached.
     """
 
     level: PlaneLevel
@@ -249,7 +249,7 @@ def _make_plan(call: Call, images: int, gpu: bool, form: Form | None, budget: Bu
     elements = images * sum(_elements(call, level) for level in levels)
     share = elements <= budget.shared and not mixed
     if gpu and mixed:
-        form = "dense"  # as levels that mix the axes have to be, and all lie in memory alike
+        form = "dense"  # as levels that mix the axes have to be; all levels need one memory layout
     elif share and not form:
         form = "dense" if elements <= TINY else "strided"
     forms = [_possible(call, level, form, gpu) for level in levels]

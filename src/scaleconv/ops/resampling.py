@@ -162,15 +162,6 @@ def _plane_map(
     return AxisMap(index.long(), weight, size[0] * size[1])
 
 
-def _for_images(
-    first: Tensor, index: Tensor, weight: Tensor, length: int, images: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A sparse matrix on `length` rows, repeated for so many images one below the other."""
-    each = torch.arange(images, dtype=torch.int32, device="cpu").unsqueeze(1)
-    firsts = torch.cat([(first[:-1] + each * len(index)).flatten(), first[-1:] * images])
-    return firsts.int(), (index + each * length).flatten().int(), weight.repeat(images)
-
-
 def _weighted_sums(table: Tensor, first: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """The product of a sparse matrix (CSR) with a table.
 
@@ -256,7 +247,7 @@ def sparse_map(
     kind = torch.promote_types(dtype, torch.float32)
     index = place[0].int()[rows.index][:, None, :, None] + place[1].int()[columns.index][None, :, None, :]
     weight = rows.weight.to(kind)[:, None, :, None] * columns.weight.to(kind)[None, :, None, :]  # (h, w, entries …)
-    filled = (rows.weight[:, 0] != 0).unsqueeze(1) & (columns.weight[:, 0] != 0)  # others are zeros of the padding
+    filled = (rows.weight[:, 0] != 0).unsqueeze(1) & (columns.weight[:, 0] != 0)  # the rest are zeros of the padding
     index, weight, filled = (
         table.reshape(size[0], high, size[1], wide, -1).transpose(1, 2).flatten(0, 3)
         for table in (index, weight, filled)
@@ -265,18 +256,27 @@ def sparse_map(
     first = F.pad(filled.cumsum(0), (1, 0)) * entries
     if not filled.all():
         index, weight = index[filled], weight[filled]
-    return repeated(size, high * wide, source, first, index.flatten(), weight.flatten().to(dtype))
+    return _repeated(size, high * wide, source, first, index.flatten(), weight.flatten().to(dtype))
 
 
-def axis_matrix(axis: AxisMap, images: int, dtype: torch.dtype) -> SparseMap:
-    """The map of one axis for a batch of so many images, to which each line across it is a pixel."""
-    filled = axis.weight != 0
-    first = F.pad(filled.sum(1).cumsum(0), (1, 0))
-    weight = axis.weight[filled].to(dtype)
-    return repeated((len(axis), 1), 1, axis.length, first, axis.index[filled], weight, images)
+def axis_matrix(
+    axis: AxisMap, images: int, dtype: torch.dtype, size: tuple[int, int] | None = None, *, transpose: bool = False
+) -> SparseMap:
+    """The map of one axis, or its transpose, for a batch of so many images.
+
+    To it each line across the axis is a pixel. One on images that are one long row gives images of this size.
+    """
+    row, entry = axis.weight.nonzero(as_tuple=True)
+    column, weight = axis.index[row, entry], axis.weight[row, entry]
+    rows, columns = len(axis), axis.length
+    if transpose:
+        order = column.argsort(stable=True)
+        row, column, weight, rows, columns = column[order], row[order], weight[order], columns, rows
+    first = F.pad(row.bincount(minlength=rows).cumsum(0), (1, 0))
+    return _repeated(size or (rows, 1), 1, columns, first, column, weight.to(dtype), images)
 
 
-def repeated(
+def _repeated(
     size: tuple[int, int],
     taps: int,
     source: int,
@@ -285,21 +285,11 @@ def repeated(
     weight: Tensor,
     most: int = MOST_IMAGES,
 ) -> SparseMap:
-    """The matrix of one image for as many as can be taken at a time."""
+    """The matrix of one image for as many as can be taken at a time, one below the other."""
     images = max(1, min(ENTRIES // max(1, len(index)), most))
-    return SparseMap(size, taps, source, images, *_for_images(first, index, weight, source, images))
-
-
-def plane_matrix(plane: AxisMap, size: tuple[int, int], dtype: torch.dtype, *, transpose: bool = False) -> SparseMap:
-    """The map of a plane as CSR; or its transpose, which gives an image of this size."""
-    row, entry = plane.weight.nonzero(as_tuple=True)
-    column, weight = plane.index[row, entry], plane.weight[row, entry]
-    rows, columns = len(plane), plane.length
-    if transpose:
-        order = column.argsort(stable=True)
-        row, column, weight, rows, columns = column[order], row[order], weight[order], columns, rows
-    first = F.pad(row.bincount(minlength=rows).cumsum(0), (1, 0))
-    return repeated(size, 1, columns, first, column, weight.to(dtype))
+    each = torch.arange(images, dtype=torch.int32, device="cpu").unsqueeze(1)
+    firsts = torch.cat([(first[:-1] + each * len(index)).flatten(), first[-1:] * images]).int()
+    return SparseMap(size, taps, source, images, firsts, (index + each * source).flatten().int(), weight.repeat(images))
 
 
 MakeMatrix = Callable[[AxisMap, int, torch.dtype], SparseMap]

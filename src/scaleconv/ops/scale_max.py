@@ -60,7 +60,7 @@ def scale_max_backward(
     won = steps.to_compare(_pixels(winner, plan), sent)
     to_input = to_weight = None
     if plan.identity is not None:
-        share = steps.only_won(sent, won, plan.identity) if plan.canvases else sent
+        share = steps.mask_by_winner(sent, won, plan.identity) if plan.canvases else sent
         to_input, to_weight = conv2d_backward(to_images(share), to_images(pixels), weight, call, needed)
     elif needed[0]:
         to_input = torch.empty_like(pixels)

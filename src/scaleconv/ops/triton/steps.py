@@ -185,13 +185,13 @@ def collect(sampled: Tensor, canvas: Canvas, total: Tensor, *, start: bool) -> N
     _read_back(sampled, total, None, None, find_tables(canvas, "collect", total, start), canvas, start)
 
 
-def only_won(grad: Tensor, winner: Tensor, code: int) -> Tensor:
+def mask_by_winner(grad: Tensor, winner: Tensor, code: int) -> Tensor:
     """The gradient where this level won, 0 elsewhere."""
     return torch.where(winner == code, grad, 0)
 
 
 def to_compare(winner: Tensor, grad: Tensor) -> Tensor:
-    """The winner as `only_won` and `spread` take it."""
+    """The winner as `mask_by_winner` and `spread` take it."""
     return winner
 
 

@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from scaleconv.experiments.train import DigitStore, divide
 
 from scaleconv.data import embedded_digits
 from scaleconv.demo import networks
 from scaleconv.experiments import plan_runs, read_records
 from scaleconv.experiments.explanation import load_network
-from scaleconv.experiments.train import DigitStore, divide
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "demo.md").read_text()

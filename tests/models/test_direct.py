@@ -1,4 +1,4 @@
-"""The layer with other rules: its defaults are `SIConv2d`, the others against responses brought back and cropped."""
+"""The layer in plain operations: its defaults are those of the loops, other rules are written out by hand."""
 
 import math
 from itertools import product
@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from helpers.loops import aligned_by_loops, random, tensors_of
+from helpers.tolerance import assert_close
 from scaleconv import DEFAULT_SCALES, SIConv2d
-from scaleconv.models import AlignedSIConv2d, Shape, make_model
+from scaleconv.models import DirectSIConv2d, Shape, make_model
 
 SIZES = [(28, 7), (11, 5), (40, 9), (13, 3)]
 
@@ -43,28 +45,52 @@ def level_by_hand(layer, images, scale):
     return result
 
 
-@pytest.mark.parametrize(("size", "kernel"), SIZES)
-def test_the_defaults_are_the_layer_itself_and_so_are_its_gradients(size, kernel):
+CALLS = {
+    "plain": ((2, 2, 13, 9), (3, 2, 3, 3), {}),
+    "strided and padded": ((1, 4, 12, 11), (6, 2, 3, 3), {"stride": (2, 1), "padding": (1, 2), "groups": 2}),
+    "dilated": ((1, 2, 15, 14), (2, 2, 3, 2), {"dilation": (2, 1), "padding": 1}),
+}
+
+
+@pytest.mark.parametrize("scales", [DEFAULT_SCALES, (1,), (2, 0.2, 1, 0.6)], ids=len)
+@pytest.mark.parametrize("name", CALLS)
+def test_the_defaults_are_the_loops(name, scales):
+    shape, weight_shape, convolution = CALLS[name]
+    images, weight, bias = tensors_of(shape, weight_shape)
+    layer = DirectSIConv2d(shape[1], weight_shape[0], weight_shape[2:], scales=scales, **convolution).double()
+    layer.load_state_dict({"weight": weight, "bias": bias})
+    call = (layer.stride, layer.padding, layer.dilation, layer.groups, scales)
+    assert_close(layer(images), torch.from_numpy(aligned_by_loops(images, weight, bias, *call).max(0)))
+
+
+def test_the_gradients_are_those_of_the_layer():
     torch.manual_seed(0)
-    plain = SIConv2d(2, 3, kernel).double()
-    other = AlignedSIConv2d(2, 3, kernel).double()
+    plain, other = (kind(2, 3, 5).double() for kind in (SIConv2d, DirectSIConv2d))
     other.load_state_dict(plain.state_dict())
-    images = torch.rand(2, 2, size, size, dtype=torch.float64)
     found = []
     for layer in (plain, other):
-        seen = images.clone().requires_grad_()
-        output = layer(seen)
-        output.square().sum().backward()
-        found.append((output, seen.grad, layer.weight.grad, layer.bias.grad))
+        images = random(2, 2, 11, 14).requires_grad_()
+        found.append(torch.autograd.grad(layer(images).square().sum(), [images, layer.weight, layer.bias]))
     for expected, actual in zip(*found, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+        assert_close(actual, expected)
+
+
+def test_images_of_another_size_or_type_have_matrices_of_their_own():
+    torch.manual_seed(0)
+    layer, plain = DirectSIConv2d(1, 2, 3), SIConv2d(1, 2, 3)
+    plain.load_state_dict(layer.state_dict())
+    for size in ((9, 8), (8, 9), (9, 8)):
+        images = random(1, 1, *size, dtype=torch.float32)
+        torch.testing.assert_close(layer(images), plain(images))
+    layer, plain, images = layer.double(), plain.double(), images.double()
+    torch.testing.assert_close(layer(images), plain(images))
 
 
 @pytest.mark.parametrize(("align", "border"), list(product(("up", "down"), ("absent", "zeros"))))
 @pytest.mark.parametrize(("size", "kernel"), SIZES)
 def test_whole_pixels_are_those_of_the_response_brought_back_and_cropped(size, kernel, align, border):
     torch.manual_seed(0)
-    layer = AlignedSIConv2d(2, 3, kernel, align=align, border=border).double()
+    layer = DirectSIConv2d(2, 3, kernel, align=align, border=border).double()
     images = torch.rand(2, 2, size, size, dtype=torch.float64) - 0.5
     expected = F.conv2d(images, layer.weight, layer.bias)
     for scale in DEFAULT_SCALES:
@@ -76,9 +102,9 @@ def test_whole_pixels_are_those_of_the_response_brought_back_and_cropped(size, k
 def test_half_of_the_levels_of_the_papers_network_are_half_a_pixel_off():
     off = []
     for size, kernel in ((28, 7), (11, 5)):
-        layers = [AlignedSIConv2d(1, 1, kernel, align=align) for align in ("exact", "up")]
+        layers = [DirectSIConv2d(1, 1, kernel, align=align) for align in ("exact", "up")]
         exact, up = (layer._levels(torch.zeros(1, 1, size, size)) for layer in layers)
-        off += [not torch.allclose(a, b) for (a, _), (b, _) in zip(exact, up, strict=True)]
+        off += [not torch.allclose(a[0].align, b[0].align) for a, b in zip(exact, up, strict=True)]
     assert (sum(off), len(off)) == (5, 10)
 
 
@@ -87,7 +113,7 @@ def test_a_border_that_is_clamped_reaches_everywhere_and_zeros_compete():
     images = torch.rand(2, 1, 28, 28)
     outputs = {}
     for border in ("absent", "zeros", "clamp"):
-        layer = AlignedSIConv2d(1, 2, 7, scales=(1, 0.63), border=border)
+        layer = DirectSIConv2d(1, 2, 7, scales=(1, 0.63), border=border)
         torch.nn.init.constant_(layer.weight, -0.1)
         torch.nn.init.zeros_(layer.bias)
         outputs[border] = layer(images)
@@ -102,12 +128,14 @@ def test_the_si_convnet_has_these_layers_where_it_is_told_so():
     shape = Shape(maps=(2, 3), hidden=8)
     network = make_model("si_convnet", shape, second_scales=(1, 2), align="up", border="zeros")
     first, second = network.stages.conv1, network.stages.conv2
-    assert (type(first), first.align, first.border, first.scales) == (AlignedSIConv2d, "up", "zeros", DEFAULT_SCALES)
+    assert (type(first), first.align, first.border, first.scales) == (DirectSIConv2d, "up", "zeros", DEFAULT_SCALES)
     assert second.scales == (1, 2)
     assert type(make_model("si_convnet", shape).stages.conv1) is SIConv2d
 
 
-@pytest.mark.parametrize(("name", "known"), [("align", "exact, up, down"), ("border", "absent, zeros, clamp")])
+@pytest.mark.parametrize(
+    ("name", "known"), [("align", "'exact', 'up', 'down'"), ("border", "'absent', 'zeros', 'clamp'")]
+)
 def test_rules_that_do_not_exist_are_named(name, known):
     with pytest.raises(ValueError, match=f"`{name}` must be one of {known}, got 'left'"):
-        AlignedSIConv2d(1, 1, 3, **{name: "left"})
+        DirectSIConv2d(1, 1, 3, **{name: "left"})
