@@ -74,8 +74,8 @@ def make_folds(labels: Tensor, size: int, *, count: int = FOLDS, seed: int | Non
     _check_enough(labels, count * size)
     order = torch.arange(len(labels)) if seed is None else _permutation(len(labels), seed)
     sets = order[: count * size].reshape(count, size).sort().values
-    others = [torch.cat([*sets[:k], *sets[k + 1 :]]).sort().values for k in range(count)]
-    return tuple(_checked(Split(sets[k], others[k]), labels) for k in range(count))
+    rest = [torch.cat([*sets[:k], *sets[k + 1 :]]).sort().values for k in range(count)]
+    return tuple(_checked(Split(sets[k], rest[k]), labels) for k in range(count))
 
 
 def make_split(
@@ -112,7 +112,7 @@ def make_split(
 
 
 def hold_out(split: Split, count: int, labels: Tensor, *, seed: int = 0) -> Split:
-    """Test on some of the training digits and train on the others, to choose settings without the test digits.
+    """Test on some of the training digits and train on the rest, to choose settings without the test digits.
 
     Validation digits stay what they were.
 

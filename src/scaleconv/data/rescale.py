@@ -186,7 +186,7 @@ def cut_off(images: "Tensor | NDArray[np.uint8]", scales: "Tensor | NDArray[np.f
 
     Shapes: images (N, H, W) or (N, 1, H, W), scales (N,) or one number → (N,) float64.
 
-    Foreground is what is not 0. A pixel falls outside when its scaled centre does; the answer is how far the farthest
+    Foreground is what is not 0. A pixel falls outside when its scaled centre does; the result is how far the farthest
     one lies beyond the edge.
     """
     return _overhang(*_check_digits(images, scales, size))
