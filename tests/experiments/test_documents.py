@@ -16,7 +16,7 @@ from scaleconv.experiments.report import UNDECIDED, find_folder, markdown
 from scaleconv.metrics import interval, sign_flip_test, summarise
 
 ROOT = Path(__file__).parents[2]
-FIELD = {"field", "seven", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
+FIELD = {"field", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
 
 
 @pytest.mark.parametrize(("name", "items"), [("reproduction", set(ITEMS) - FIELD), ("field", FIELD)])
@@ -95,7 +95,7 @@ def stated():
             ours, theirs = field["si_cnn", point], field[base, point]
             p = sign_flip_test([ours[fold] - theirs[fold] for fold in ours])
             yield page, f"{gap_of(ours, theirs)}, p = {p:.3f} |"
-    seven = errors_of("seven")["si_cnn", "28p"]
+    seven = errors_of("field-seven-scales")["si_cnn", "28p"]
     yield page, f"{summarise([*seven.values()]).mean:.2f} ± {summarise([*seven.values()]).std:.2f} %"
     yield from ((page, gap_of(seven, field[model, "28p"])) for model in ("cropped_cnn", "si_cnn"))
     three = ("cnn", "cropped_cnn", "si_cnn")

@@ -20,7 +20,7 @@ WINDOW = 12  # side of the piece that is cut from a digit, in pixels of the digi
 GAP = 2  # pixels that stay free between two bounding boxes
 TRIES = 24  # places that are tried for a digit before it is left out
 CHUNK = 64  # scenes at a time: bounds the memory, and does not change the result
-LAYOUT, NOISE = 3, 4  # purposes of the random streams; the scales and the folds have their own
+LAYOUT, NOISE = 3, 4  # purposes of the random streams; the scales and the folds have others
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Scenes:
     Attributes:
         images: (N, 1, S, S) float32 in [0, 1].
         labels: (N, S, S) int64: 0 … 9 on the pixels of a digit, else `BACKGROUND`.
-        digits: (N, K) int64, which digit it is; −1 where no free place was found for it.
+        digits: (N, K) int64, which digit it is; −1 where there was no room for it.
         scales: (N, K) float64, the factors of the digits.
         boxes: (N, K, 4) int64, the bounding box of each digit: top, left, bottom, right, the last two exclusive.
     """
@@ -61,7 +61,7 @@ def make_scenes(
 
     Shapes: images (M, H, W), labels (M,) → `count` scenes of size × size.
 
-    A scene draws its digits and their places at random. One that finds no free place is left out; the
+    A scene draws its digits and their places at random. One that finds no room among those before it is left out; the
     first always finds some. Then come the pieces: windows cut from digits, placed in the same way, but labelled as
     background. Noise is added to all pixels, and the result is clamped to [0, 1]. Digits are scaled by `make_scaled`
     and moved by whole pixels. The first scenes of a longer set are the same scenes.
@@ -153,16 +153,16 @@ def _bounding_boxes(patches: Tensor) -> Tensor:
 
 
 def _place(boxes: Tensor, drawn: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Where each box goes, (n, K, 4), and whether it found a free place, (n, K): the first place tried that is free."""
+    """Where each box goes, (n, K, 4), and whether there was room, (n, K): the first place tried that is free."""
     extent = boxes[:, :, 2:] - boxes[:, :, :2]  # (n, K, 2)
     places = torch.zeros_like(boxes)
     placed = torch.zeros(boxes.shape[:2], dtype=torch.bool, device=boxes.device)
     for k in range(boxes.shape[1]):
-        span = (size + 1 - extent[:, k]).unsqueeze(1)  # (n, 1, 2)
-        corner = (drawn[:, k].unflatten(1, (TRIES, 2)) * span).long()  # (n, T, 2)
+        room = (size + 1 - extent[:, k]).unsqueeze(1)  # (n, 1, 2)
+        corner = (drawn[:, k].unflatten(1, (TRIES, 2)) * room).long()  # (n, T, 2)
         start, end = corner.unsqueeze(2), (corner + extent[:, k].unsqueeze(1)).unsqueeze(2)  # (n, T, 1, 2)
-        before = places[:, None, :k]  # (n, 1, k, 4)
-        meets = ((start < before[..., 2:] + GAP) & (end > before[..., :2] - GAP)).all(3)
+        others = places[:, None, :k]  # (n, 1, k, 4)
+        meets = ((start < others[..., 2:] + GAP) & (end > others[..., :2] - GAP)).all(3)
         free = ~(meets & placed[:, None, :k]).any(2)  # (n, T)
         choice = free.int().argmax(1)
         placed[:, k] = free.any(1) & (extent[:, k] > 0).all(1)
