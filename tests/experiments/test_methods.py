@@ -1,11 +1,14 @@
 """A method changes the network, its variant and the augmentation of a run, and nothing else of its settings."""
 
+import json
+
 import pytest
 import torch
 from msgspec.structs import asdict
 
 from helpers.loops import random
 from scaleconv import SIConv2d
+from scaleconv.experiments import load_item
 from scaleconv.experiments.methods import (
     COMPARED,
     METHODS,
@@ -73,6 +76,11 @@ def test_a_record_holds_the_sections_that_the_method_uses():
         "pixels": ["data", "softmax"],
     }
     assert config_of("convnet", SETTINGS)["network"]["hidden"] == 9
+
+
+def test_the_settings_of_a_run_equal_those_of_its_record_which_went_through_json():
+    for config in (config_of("si_convnet", SETTINGS), load_item("cost").config):
+        assert json.loads(json.dumps(config)) == config
 
 
 def test_results_depend_on_all_but_the_tests_on_the_way_and_weights_not_on_the_measure():

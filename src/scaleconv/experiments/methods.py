@@ -91,10 +91,10 @@ def settings_of(name: str, settings: Settings) -> Settings:
 
 
 def config_of(name: str, settings: Settings) -> dict[str, Any]:
-    """The sections that a method uses, as plain values: what its record holds."""
+    """The sections that a method uses, as its record holds them: JSON has lists in place of tuples."""
     sections = FEATURE_SECTIONS.get(name, NETWORK_SECTIONS)
-    values: dict[str, Any] = msgspec.to_builtins({section: getattr(settings, section) for section in sections})
-    return values
+    values = msgspec.json.encode({section: getattr(settings, section) for section in sections})
+    return msgspec.json.decode(values, type=dict[str, Any])
 
 
 def of_result(name: str, config: dict[str, Any]) -> dict[str, Any]:
