@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from scaleconv.bench.direct import DirectSIConv2d, InterpolatedConv2d
 from torch import nn
 from torch.nn import functional as F
 
@@ -16,6 +15,7 @@ from scaleconv.bench.network_costs import Step, make_network, measure_steps, ste
 from scaleconv.bench.operations import Layer, count_operations, formula, measure_sweeps, sweep_scales
 from scaleconv.bench.session import count_ticks
 from scaleconv.bench.shapes import LayerShape
+from scaleconv.models import DirectSIConv2d
 from scaleconv.timing import LayerPass, Timing
 
 SMALL = LayerShape(2, 3, 9, kernel=3, padding=1, batch=2, cpu_batch=2)
@@ -77,34 +77,13 @@ def test_the_compared_layers_have_the_weights_and_the_output_of_the_convolution(
     plain, wide, direct, si = (make_layer(name, shape, (1.0,)) for name in ("conv2d", "conv2d_wide", "direct", "si"))
     expected = F.conv2d(images(shape), plain.weight, plain.bias, shape.stride, shape.padding, 1, shape.groups)
     assert expected.shape[2:] == (shape.output_size, shape.output_size)
-    for layer, kind in ((plain, nn.Conv2d), (wide, nn.Conv2d), (direct, InterpolatedConv2d), (si, SIConv2d)):
+    for layer, kind in ((plain, nn.Conv2d), (wide, nn.Conv2d), (direct, DirectSIConv2d), (si, SIConv2d)):
         assert type(layer) is kind
         assert torch.allclose(layer(images(shape)), expected, atol=1e-6)
     assert make_layer("conv2d_wide", shape, (0.5, 1, 2))(images(shape)).shape[1] == 3 * shape.out_channels
     assert [layer.scales for layer in (make_layer(name, shape, (0.5, 1)) for name in ("direct", "si"))] == [
         (0.5, 1)
     ] * 2
-
-
-def test_written_plainly_the_layer_rescales_convolves_rescales_back_and_takes_the_maximum():
-    layer = InterpolatedConv2d(2, 3, 3, padding=0, scales=(0.3, 1, 1.6))  # 0.3 is too small for the kernel
-    level = F.interpolate(images(), size=(14, 14), mode="bilinear", align_corners=False)
-    back = F.interpolate(F.conv2d(level, layer.weight, layer.bias), size=(7, 7), mode="bilinear", align_corners=False)
-    plain = F.conv2d(images(), layer.weight, layer.bias)
-    assert torch.allclose(layer(images()), torch.maximum(plain, back), atol=1e-6)
-    assert (back > plain + 0.1).any()
-
-
-@pytest.mark.parametrize("scales", [DEFAULT_SCALES, (1.0,), (1, 0.5, 3.0)])
-def test_the_direct_order_computes_the_layer(scales):
-    torch.manual_seed(0)
-    layer = SIConv2d(2, 3, 5, scales=scales).double()
-    direct = DirectSIConv2d(2, 3, 5, 13, scales).double()
-    direct.load_state_dict(layer.state_dict())
-    given = torch.rand(2, 2, 13, 13, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(direct(given), layer(given), rtol=0, atol=1e-6)  # its matrices are of float32
-    ours, theirs = (torch.autograd.grad(module(given).square().sum(), given)[0] for module in (layer, direct))
-    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

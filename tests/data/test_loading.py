@@ -163,6 +163,23 @@ def test_a_channel_without_contrast_is_divided_by_one_level_and_not_by_0(tmp_pat
     assert std == pytest.approx((0.5, 1 / 255, 1 / 255), abs=1e-6)
 
 
+def test_neither_workers_nor_memory_change_what_comes_out(tmp_path, monkeypatch):
+    write_classes(tmp_path, 12, size=(9, 9))
+    order = [[7, 3, 11], [0, 12, 5], [9]]
+    kept = load_folder(tmp_path, resize=8).train
+    assert kept.kept is not None
+    expected = list(kept.batches(order))
+    assert [labels.tolist() for _, labels in expected] == [kept.labels[indices].tolist() for indices in order]
+    monkeypatch.setattr(loading, "KEPT_BYTES", 0)
+    for workers in (0, 1, 2):
+        decoded = load_folder(tmp_path, resize=8).train
+        assert decoded.kept is None
+        found = list(decoded.batches(iter(order), workers))
+        for (images, labels), (others, theirs) in zip(expected, found, strict=True):
+            assert torch.equal(images, others)
+            assert torch.equal(labels, theirs)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_set_is_kept_up_to_so_many_bytes_all_channels_and_masks_counted(tmp_path, monkeypatch, masked):
     """Of 3×8×8 bytes for each of the training images in colour; in grey with a mask, 2×16×16."""

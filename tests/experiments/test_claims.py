@@ -4,9 +4,8 @@ Most tests stand one step on either side of what a rule allows. Where all folds 
 that value, so the steps are small.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from helpers.records import CURVES, record, sweep, table_records
 from scaleconv.experiments import load_item

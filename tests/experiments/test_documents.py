@@ -16,7 +16,7 @@ from scaleconv.experiments.report import UNDECIDED, find_folder, markdown
 from scaleconv.metrics import interval, sign_flip_test, summarise
 
 ROOT = Path(__file__).parents[2]
-FIELD = {"field", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
+FIELD = {"field", "seven", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
 
 
 @pytest.mark.parametrize(("name", "items"), [("reproduction", set(ITEMS) - FIELD), ("field", FIELD)])
@@ -99,7 +99,7 @@ def stated():
             ours, base = field["si_cnn", point], field[model, point]
             p = sign_flip_test([ours[fold] - base[fold] for fold in ours])
             yield page, f"{gap_of(ours, base)}, p = {p:.3f} |"
-    (seven,) = errors_of("field-seven-scales").values()
+    (seven,) = errors_of("seven").values()
     yield from ((page, gap_of(seven, field[model, "28p"])) for model in three[1:])
     yield page, listed([mean for model in three for (name, _), mean in again.items() if name == model])
     yield from ((name, f"{100 - fashion['pyramid_deep_cnn', '28']:.1f} % accuracy") for name in (page, readme))

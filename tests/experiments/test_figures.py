@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import replace
+from dataclasses import replace as replace_fields
 from xml.etree import ElementTree
 
 import pytest
@@ -13,8 +13,9 @@ from helpers.records import CURVES, record, table_records
 from scaleconv.drawing import make_figure
 from scaleconv.experiments import figures, load_item
 from scaleconv.experiments.figures import COLOURS, draw, draw_filters, draw_inline, draw_panels, make_parts, tile
+from scaleconv.experiments.methods import METHODS, OWN, PAPERS
 from scaleconv.experiments.tables import Line, Panel, make_panels
-from scaleconv.models import LATER
+from scaleconv.models import NETWORKS
 
 RECORDS = {"table1": table_records({"convnet": [4.0, 5.0], "ensemble": [3.0, 3.0], "rbm": [8.0, 6.0]}), **CURVES}
 
@@ -152,7 +153,7 @@ def test_figures_of_a_page_have_names_no_id_twice_and_no_colour_that_is_fixed(it
 
 
 def test_a_name_that_is_drawn_is_text_and_not_markup():
-    panel = replace(of_item("fig4a")[0], title='<b>"&', labels={0.25: "<script>", 1.0: ""})
+    panel = replace_fields(of_item("fig4a")[0], title='<b>"&', labels={0.25: "<script>", 1.0: ""})
     for text in draw_inline([panel], "x"):
         assert ElementTree.fromstring(text).get("aria-label").startswith('<b>"&: test error')
         assert "<script>" not in text
@@ -160,7 +161,8 @@ def test_a_name_that_is_drawn_is_text_and_not_markup():
 
 def test_every_method_has_a_colour_and_no_two_that_are_compared_the_same():
     layers = ("conv2d", "formula", "direct", "si_conv2d")
-    for compared in (set(figures.TITLES) - set(LATER), LATER, layers):
+    later = {name for name, each in METHODS.items() if each.network and NETWORKS[each.network].stages == 3}
+    for compared in (set(PAPERS) - later, later, OWN, layers):
         assert len({COLOURS[name] for name in compared}) == len(compared)
 
 

@@ -1,18 +1,18 @@
 """The page on a folder of images: tables and the verdict, from records made by hand."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
-from scaleconv.experiments.evaluate import BY_SCALE, BY_SIZE, IOU_BY_SCALE
+from msgspec.structs import replace
 
 from scaleconv.experiments import Record, Series, page
+from scaleconv.experiments.measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 
 SCALES = [0.5, 1.0, 2.0]
 CONFIG = {
-    "data": {"fingerprint": "x", "images": {"train": 16, "test": 2}},
+    "data": {"fingerprint": "x", "train": 16, "test": 2},
     "network": {"name": "convnet"},
-    "settings": {"epochs": 3, "batch": 8, "optimizer": "adamw", "lr": 0.001},
+    "training": {"epochs": 3, "batch": 8, "optimizer": "adamw", "learning_rate": 0.001},
 }
 
 

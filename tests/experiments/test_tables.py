@@ -2,9 +2,10 @@
 
 import csv
 import io
-from dataclasses import replace
+from dataclasses import replace as replace_fields
 
 import pytest
+from msgspec.structs import replace
 
 from helpers.records import CURVES, record, table_records
 from scaleconv.experiments import Epoch, load_experiment, load_item
@@ -94,7 +95,7 @@ def test_of_a_long_curve_some_points_are_shown_unless_they_have_names_and_the_me
     assert table.title == "error, 11 of 33 points"
     assert [row[0] for row in table.rows] == [*(str(x) for x in range(0, 33, 3)), "mean"]
     assert table.rows[-1][1:3] == ("33.00", "16.00")
-    named = replace(curve, labels={float(x): f"setting {x}" for x in range(33)})
+    named = replace_fields(curve, labels={float(x): f"setting {x}" for x in range(33)})
     assert len(panel_table(named).rows) == 34
 
 

@@ -45,21 +45,13 @@ class OtherDatasetError(ValueError):
 
 @dataclass(frozen=True)
 class Dataset:
-    """One published data set.
+    """One published data set."""
 
-    Attributes:
-        name: as the user writes it, and the name of its folder.
-        title: its proper name.
-        files: for each part, the images and the labels.
-        mirrors: addresses of the folder, each ending in `/`, in the order in which they are tried.
-        folders: where, below a data directory, its files may lie, in the order in which they are tried.
-    """
-
-    name: str
-    title: str
-    files: dict[str, tuple[IdxFile, IdxFile]]
-    mirrors: tuple[str, ...]
-    folders: tuple[str, ...]
+    name: str  # as the user writes it, and the name of its folder
+    title: str  # its proper name
+    files: dict[str, tuple[IdxFile, IdxFile]]  # for each part, the images and the labels
+    mirrors: tuple[str, ...]  # addresses of the folder, each ending in `/`, in the order in which they are tried
+    folders: tuple[str, ...]  # where, below a data directory, its files may lie, in the order in which they are tried
 
 
 def _files(*md5s: str) -> dict[str, tuple[IdxFile, IdxFile]]:
@@ -108,25 +100,15 @@ DATASETS = {dataset.name: dataset for dataset in (MNIST, FASHION)}
 
 @dataclass(frozen=True)
 class Digits:
-    """Digits as published.
+    """Digits as published."""
 
-    Attributes:
-        images: (N, H, W) uint8, 0 … 255.
-        labels: (N,) int64, 0 … 9.
-        dataset: `mnist`, `fashion` or `embedded`.
-        part: `train`, `test` or `all`.
-        source: the directory they were read from.
-        checksums: MD5 of the two unpacked files, images and labels.
-        verified: whether published checksums vouch for both files.
-    """
-
-    images: Tensor
-    labels: Tensor
-    dataset: str
-    part: str
-    source: str
-    checksums: tuple[str, str]
-    verified: bool
+    images: Tensor  # (N, H, W) uint8, 0 … 255
+    labels: Tensor  # (N,) int64, 0 … 9
+    dataset: str  # `mnist`, `fashion` or `embedded`
+    part: str  # `train`, `test` or `all`
+    source: str  # the directory they were read from
+    checksums: tuple[str, str]  # MD5 of the two unpacked files, images and labels
+    verified: bool  # whether published checksums vouch for both files
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -147,8 +129,8 @@ def embedded_digits() -> Digits:
         (torch.Size([10000, 28, 28]), torch.Size([10000]))
     """
     folder = resources.files(__package__).joinpath("mnist")
-    images, labels = (read_idx(folder.joinpath(f"{file.name}.gz"), file) for file in MNIST.files["test"])
-    return _digits(images, labels, EMBEDDED, "test", "the package")
+    files = MNIST.files["test"]
+    return _digits([read_idx(folder.joinpath(f"{file.name}.gz"), file) for file in files], EMBEDDED, "test", files)
 
 
 def load_digits(
@@ -207,8 +189,8 @@ def load_digits(
         fetch_files(published, part, directory / published.name)
         paths = find_files(published, part, directory)
     found = [path for path in paths if path is not None]
-    images, labels = (_read(path, file, published) for file, path in zip(published.files[part], found, strict=True))
-    return _digits(images, labels, dataset, part, str(found[0].parent))
+    read = [_read(path, file, published) for file, path in zip(published.files[part], found, strict=True)]
+    return _digits(read, dataset, part, published.files[part], str(found[0].parent))
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path, bool]:
@@ -349,8 +331,9 @@ def _fetch(dataset: Dataset, file: IdxFile) -> bytes:
         url = f"{mirror}{file.name}.gz"
         try:
             data = _download(requests.get, url, file)
-            if not parse_idx(data, url, file).verified:
-                raise ValueError(f"{url} was not sent as published, and no checksum vouches for it")
+            parse_idx(data, url, file)
+            if not file.md5:
+                raise ValueError("no checksum vouches for it")
             return data
         except (OSError, ValueError) as error:  # what requests says about a connection fills a screen
             reason = type(error).__name__ if isinstance(error, OSError) else error
@@ -380,13 +363,9 @@ def _download(get: Callable[..., Any], url: str, file: IdxFile) -> bytes:
     return bytes(data)
 
 
-def _digits(images: IdxData, labels: IdxData, dataset: str, part: str, source: str) -> Digits:
-    return Digits(
-        images=torch.from_numpy(images.values.copy()),
-        labels=torch.from_numpy(labels.values.copy()).long(),
-        dataset=dataset,
-        part=part,
-        source=source,
-        checksums=(images.md5, labels.md5),
-        verified=images.verified and labels.verified,
-    )
+def _digits(
+    read: list[IdxData], dataset: str, part: str, files: tuple[IdxFile, IdxFile], source: str = "the package"
+) -> Digits:
+    (images, of_images), (labels, of_labels) = read
+    pixels, numbers = torch.from_numpy(images.copy()), torch.from_numpy(labels.copy()).long()
+    return Digits(pixels, numbers, dataset, part, source, (of_images, of_labels), all(file.md5 for file in files))

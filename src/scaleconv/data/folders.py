@@ -46,23 +46,14 @@ PURPOSE = 2  # of the random stream that divides a folder
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An image that can be used.
+    """An image that can be used."""
 
-    Attributes:
-        name: its path inside the folder.
-        label: index of its class; −1 where a mask has the classes.
-        size: (height, width), upright.
-        grey: whether it has no colour.
-        checksum: of its bytes, and of those of its mask.
-        mask: path of its mask inside the folder; empty where images have none.
-    """
-
-    name: str
-    label: int
-    size: Size
-    grey: bool
-    checksum: str
-    mask: str = ""
+    name: str  # its path inside the folder
+    label: int  # index of its class; −1 where a mask has the classes
+    size: Size  # (height, width), upright
+    grey: bool  # whether it has no colour
+    checksum: str  # of its bytes, and of those of its mask
+    mask: str = ""  # path of its mask inside the folder; empty where images have none
 
 
 @dataclass(frozen=True)
@@ -78,21 +69,14 @@ class Skipped:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        root: the folder.
-        classes: names, in the order of the labels.
-        train, val, test: the images of each part, by class and name. `val` may be empty.
-        skipped: all that is left out.
-    """
-
-    root: Path
-    classes: tuple[str, ...]
-    train: tuple[ImageFile, ...]
-    val: tuple[ImageFile, ...]
+    root: Path  # the folder
+    classes: tuple[str, ...]  # names, in the order of the labels
+    train: tuple[ImageFile, ...]  # by class and name
+    val: tuple[ImageFile, ...]  # may be empty
     test: tuple[ImageFile, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...]  # all that is left out
 
     @property
     def images(self) -> tuple[ImageFile, ...]:

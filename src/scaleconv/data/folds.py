@@ -74,8 +74,8 @@ def make_folds(labels: Tensor, size: int, *, count: int = FOLDS, seed: int | Non
     _check_enough(labels, count * size)
     order = torch.arange(len(labels)) if seed is None else _permutation(len(labels), seed)
     sets = order[: count * size].reshape(count, size).sort().values
-    others = [torch.cat([*sets[:k], *sets[k + 1 :]]).sort().values for k in range(count)]
-    return tuple(_checked(Split(sets[k], others[k]), labels) for k in range(count))
+    rest = [torch.cat([*sets[:k], *sets[k + 1 :]]).sort().values for k in range(count)]
+    return tuple(_checked(Split(sets[k], rest[k]), labels) for k in range(count))
 
 
 def make_split(

@@ -27,17 +27,11 @@ KINDS = {1: "labels", 3: "images"}
 
 @dataclass(frozen=True)
 class IdxFile:
-    """What one published file must be.
+    """What one published file must be."""
 
-    Attributes:
-        name: its file name, without `.gz`.
-        shape: (count,) for labels, (count, height, width) for images.
-        md5: of the unpacked file, where known.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    md5: str | None = None
+    name: str  # its file name, without `.gz`
+    shape: tuple[int, ...]  # (count,) for labels, (count, height, width) for images
+    md5: str | None = None  # of the unpacked file, where known
 
     @property
     def start(self) -> int:
@@ -55,13 +49,7 @@ class IdxFile:
         return self.nbytes + self.nbytes // 1000 + 2**16
 
 
-@dataclass(frozen=True)
-class IdxData:
-    """The contents of a file: values (count, …), the MD5 of the unpacked bytes, and whether an MD5 vouches for them."""
-
-    values: NDArray[np.uint8]
-    md5: str
-    verified: bool
+IdxData = tuple[NDArray[np.uint8], str]  # values (count, …), and the MD5 of the unpacked bytes
 
 
 class ChecksumError(ValueError):
@@ -101,7 +89,7 @@ def parse_idx(stored: bytes, path: str, expected: IdxFile) -> IdxData:
     values = np.frombuffer(data, np.uint8, offset=expected.start).reshape(expected.shape)
     if len(expected.shape) == 1 and values.size and values.max() > 9:
         raise ValueError(f"{path} is corrupted: it holds the label {values.max()}, and labels are 0 … 9; {REPLACE}")
-    return IdxData(values, md5, verified=bool(expected.md5))
+    return values, md5
 
 
 def _unpack(stored: bytes, path: str, most: int) -> bytes:

@@ -115,19 +115,12 @@ class ImageSet(Dataset[Batch | str]):
 
 @dataclass(frozen=True)
 class ImageData:
-    """A folder, and how its images become tensors.
+    """A folder, and how its images become tensors."""
 
-    Attributes:
-        folder: what was found.
-        channels: 1 where no image has colour, else 3.
-        size: (height, width) of all tensors; None where images keep their own.
-        fit: how an image of another size is brought to it.
-    """
-
-    folder: ImageFolder
-    channels: int
-    size: Size | None
-    fit: str = "crop"
+    folder: ImageFolder  # what was found
+    channels: int  # 1 where no image has colour, else 3
+    size: Size | None  # (height, width) of all tensors; None where images keep their own
+    fit: str = "crop"  # how an image of another size is brought to it
 
     @cached_property
     def train(self) -> ImageSet:

@@ -54,11 +54,9 @@ def rescale(
     `zeros` all pixels outside of the image are 0. With `edge`, u is clamped to the image, and the weights are
     normalised over its pixels. Scale 1 on a canvas of the same size returns the image exactly.
 
-    Images of integers give the same bits in every order and batch, with every matrix library and on every device:
-    weights are rounded to multiples of 2⁻²² and pixels are whole numbers up to 255, so each product and each partial
-    sum is a multiple of 2⁻⁴⁴ below 2⁹, which float64 holds exactly; nothing depends on the order of summation. Only the
-    division by 255 and the final float32 round, once per pixel. The rounded weights are within 2⁻²³ of the true ones,
-    which moves a pixel by less than 1e-6.
+    Images of integers give the same bits in every order and batch and on every device: weights are rounded to multiples
+    of 2⁻²², so each product with a pixel and each partial sum is a multiple of 2⁻⁴⁴ below 2⁹, which float64 holds
+    exactly. Only the division by 255 and the final float32 round. The rounded weights move a pixel by less than 1e-6.
 
     Args:
         images: integers 0 … 255, or floats.
@@ -186,7 +184,7 @@ def cut_off(images: "Tensor | NDArray[np.uint8]", scales: "Tensor | NDArray[np.f
 
     Shapes: images (N, H, W) or (N, 1, H, W), scales (N,) or one number → (N,) float64.
 
-    Foreground is what is not 0. A pixel falls outside when its scaled centre does; the answer is how far the farthest
+    Foreground is what is not 0. A pixel falls outside when its scaled centre does; the result is how far the farthest
     one lies beyond the edge.
     """
     return _overhang(*_check_digits(images, scales, size))

@@ -25,21 +25,13 @@ LAYOUT, NOISE = 3, 4  # purposes of the random streams; the scales and the folds
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images of several digits each, K of them at most.
+    """Images of several digits each, K of them at most."""
 
-    Attributes:
-        images: (N, 1, S, S) float32 in [0, 1].
-        labels: (N, S, S) int64: 0 … 9 on the pixels of a digit, else `BACKGROUND`.
-        digits: (N, K) int64, which digit it is; −1 where there was no room for it.
-        scales: (N, K) float64, the factors of the digits.
-        boxes: (N, K, 4) int64, the bounding box of each digit: top, left, bottom, right, the last two exclusive.
-    """
-
-    images: Tensor
-    labels: Tensor
-    digits: Tensor
-    scales: Tensor
-    boxes: Tensor
+    images: Tensor  # (N, 1, S, S) float32 in [0, 1]
+    labels: Tensor  # (N, S, S) int64: 0 … 9 on the pixels of a digit, else `BACKGROUND`
+    digits: Tensor  # (N, K) int64, which digit it is; −1 where there was no room for it
+    scales: Tensor  # (N, K) float64, the factors of the digits
+    boxes: Tensor  # (N, K, 4) int64, the bounding box of each digit: top, left, bottom, right, the last two exclusive
 
     def __len__(self) -> int:
         return len(self.images)
@@ -161,8 +153,8 @@ def _place(boxes: Tensor, drawn: Tensor, size: int) -> tuple[Tensor, Tensor]:
         room = (size + 1 - extent[:, k]).unsqueeze(1)  # (n, 1, 2)
         corner = (drawn[:, k].unflatten(1, (TRIES, 2)) * room).long()  # (n, T, 2)
         start, end = corner.unsqueeze(2), (corner + extent[:, k].unsqueeze(1)).unsqueeze(2)  # (n, T, 1, 2)
-        others = places[:, None, :k]  # (n, 1, k, 4)
-        meets = ((start < others[..., 2:] + GAP) & (end > others[..., :2] - GAP)).all(3)
+        earlier = places[:, None, :k]  # (n, 1, k, 4)
+        meets = ((start < earlier[..., 2:] + GAP) & (end > earlier[..., :2] - GAP)).all(3)
         free = ~(meets & placed[:, None, :k]).any(2)  # (n, T)
         choice = free.int().argmax(1)
         placed[:, k] = free.any(1) & (extent[:, k] > 0).all(1)

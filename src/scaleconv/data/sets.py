@@ -38,24 +38,15 @@ CHUNK = 2048  # digits that are smoothed at a time
 
 @dataclass(frozen=True)
 class Parameters:
-    """Everything a set depends on.
+    """Everything a set depends on."""
 
-    Attributes:
-        dataset, part: the digits.
-        checksums: MD5 of their two files, images and labels.
-        scales: the distribution, as `parse_scales` reads it.
-        seed: of the scales.
-        size: of the canvas, (height, width).
-        interpolation, antialias, truncate: as in `make_scaled`.
-    """
-
-    dataset: str
+    dataset: str  # of the digits
     part: str
-    checksums: tuple[str, str]
-    scales: str
-    seed: int
-    size: tuple[int, int]
-    interpolation: str
+    checksums: tuple[str, str]  # MD5 of their two files, images and labels
+    scales: str  # the distribution, as `parse_scales` reads it
+    seed: int  # of the scales
+    size: tuple[int, int]  # of the canvas, (height, width)
+    interpolation: str  # as in `make_scaled`
     antialias: bool
     truncate: str
 
@@ -65,19 +56,12 @@ class Parameters:
 
 @dataclass(frozen=True)
 class ScaledSet:
-    """Scaled digits.
+    """Scaled digits."""
 
-    Attributes:
-        images: (N, 1, H, W) float32 in [0, 1].
-        labels: (N,) int64, 0 … 9.
-        scales: (N,) float64, the factor of each digit.
-        parameters: what they were made from.
-    """
-
-    images: Tensor
-    labels: Tensor
-    scales: Tensor
-    parameters: Parameters
+    images: Tensor  # (N, 1, H, W) float32 in [0, 1]
+    labels: Tensor  # (N,) int64, 0 … 9
+    scales: Tensor  # (N,) float64, the factor of each digit
+    parameters: Parameters  # what they were made from
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -56,7 +56,7 @@ class CostStudy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def config(self) -> dict[str, Any]:
-        """What a record depends on, as it holds it: JSON has lists in place of tuples."""
+        """What a record depends on."""
         named = ("layers", "batch", "largest", "counts", "calls")
         return {"cost": msgspec.json.decode(msgspec.json.encode({name: getattr(self, name) for name in named}))}
 

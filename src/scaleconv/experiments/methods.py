@@ -55,14 +55,14 @@ METHODS = {
     "pyramid_deep_cnn": Method("ScaleInvariant(deep CNN)", "deep_cnn", "pyramid"),
     "pixels": Method(UNSUPERVISED["pixels"]),
     # Of any network, on images of your own.
-    "own": Method("own network"),
-    "own-scale": Method("own network + scale augmentation", rescaled=True),
     "plain": Method("plain"),
     "plain-scale": Method("plain + scale augmentation", rescaled=True),
     "converted": Method("converted", variant="converted"),
     "converted-scale": Method("converted + scale augmentation", variant="converted", rescaled=True),
     "pyramid": Method("pyramid", variant="pyramid"),
     "pyramid-scale": Method("pyramid + scale augmentation", variant="pyramid", rescaled=True),
+    "own": Method("own"),  # a Module that is given to `fit`
+    "own-scale": Method("own + scale augmentation", rescaled=True),
 }
 TITLES = {name: method.title for name, method in METHODS.items()}
 OWN = tuple(name for name, method in METHODS.items() if not method.network and name not in UNSUPERVISED)
@@ -91,10 +91,11 @@ def settings_of(name: str, settings: Settings) -> Settings:
 
 
 def config_of(name: str, settings: Settings) -> dict[str, Any]:
-    """The sections that a method uses, as its record holds them: JSON has lists in place of tuples."""
+    """The sections that a method uses, as its record holds them: as JSON, which has lists where settings have tuples."""
     sections = FEATURE_SECTIONS.get(name, NETWORK_SECTIONS)
-    values = msgspec.json.encode({section: getattr(settings, section) for section in sections})
-    return msgspec.json.decode(values, type=dict[str, Any])
+    table = msgspec.json.encode({section: getattr(settings, section) for section in sections})
+    values: dict[str, Any] = msgspec.json.decode(table)
+    return values
 
 
 def of_result(name: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -51,9 +51,9 @@ from .measures import MEASURES, Trained, check_measure
 from .methods import TITLES, config_of, epochs_of, of_result, of_weights, settings_of
 from .processes import is_first, make_fabric, started_by_torchrun
 from .records import Epoch, Record, Series, read_records, run_file, run_name, write_record
-from .scores import measure_cost, score
-from .settings import FolderData, Settings
-from .sources import Source, Sources, images_of
+from .scores import Tally, measure_cost, score
+from .settings import FolderData, Settings, TrainingSettings
+from .sources import Examples, Source, Sources, images_of
 from .trainer import Trainer, TrainerGroup
 
 MOST_AT_ONCE = 6  # runs trained at once on a GPU: from there on, the time of a step grows with their number
@@ -113,7 +113,9 @@ class Run:
     def make(self, images: Images) -> nn.Module:
         """Its network as it is before training, for images of mean 0."""
         torch.manual_seed(self.seed)
-        return self.module or make_network(images, **msgspec.structs.asdict(self.settings.network))
+        if self.module is not None:
+            return self.module
+        return make_network(images, **msgspec.structs.asdict(self.settings.network))
 
     def classifier(self, source: Source) -> Classifier:
         """Its network as it is before training."""
@@ -187,6 +189,7 @@ def run_experiment(
 
     Raises:
         ValueError: a setting cannot be, the loss became infinite, or there are records of other settings.
+        ImportError: a package is missing.
         OSError: a file cannot be read or written.
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the checkpoint was written.
     """
@@ -199,6 +202,8 @@ def run_experiment(
         if run.model not in UNSUPERVISED:
             images, _ = images_of(run.settings.data)
             check_measure(run.settings.measure, run.model, run.make(images))
+    if options.tensorboard:
+        _summary_writer()
     watcher.plan(experiment.item, len(runs))
     tasks = _agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
     sources = Sources(options.device, options.data_dir, options.images)
@@ -388,14 +393,14 @@ def _tested(
     trainer: Trainer, source: Source, entry: Epoch, history: Sequence[Epoch], tested: bool, options: Options
 ) -> Epoch:
     """The entry with the errors that are due; the network with the least validation error may be kept."""
-    errors = partial(score, uncounted=source.uncounted, workers=options.workers, fabric=trainer.fabric)
+    scored = _scorer(source, trainer.settings, options.workers, trainer.fabric)
     if len(source.val):
         subject = trainer.network if trainer.settings.keep == "best" else trainer.tested
-        val_error = errors(subject, source.val).error()
+        val_error = scored(subject, source.val).error()
         trainer.keep_best([*(each.val_error for each in history if each.val_error is not None), val_error])
         entry = msgspec.structs.replace(entry, val_error=val_error)
     if tested:
-        entry = msgspec.structs.replace(entry, test_error=errors(trainer.tested, source.test).error())
+        entry = msgspec.structs.replace(entry, test_error=scored(trainer.tested, source.test).error())
     return entry
 
 
@@ -405,17 +410,22 @@ def _outcome(
     """Measure what the run measures on its trained network, and what that costs."""
     network = run.classifier(source).to(trainer.device)  # as it is loaded again: with its own norms
     network.load_state_dict(trainer.tested.state_dict())
-    uncounted, settings = source.uncounted, run.settings
-    scored = partial(score, uncounted=uncounted, workers=options.workers, fabric=trainer.fabric)
-    series = _measured(run, network, source, scored)
-    own = isinstance(settings.data, FolderData)
-    cost = measure_cost(network, source.test, settings.training.batch) if own and trainer.fabric.is_global_zero else {}
+    series = _measured(run, network, source, _scorer(source, trainer.settings, options.workers, trainer.fabric))
+    own = isinstance(run.settings.data, FolderData) and trainer.fabric.is_global_zero
+    cost = measure_cost(network, source.test, trainer.settings.batch) if own else {}
     parameters = sum(parameter.numel() for parameter in network.parameters())
     world = trainer.fabric.world_size
     record = _record(run, history, parameters, together, options.device, series, cost=cost)
     if world > 1:
         record = msgspec.structs.replace(record, environment={**record.environment, "processes": world})
     return Outcome(record, encode_checkpoint(Checkpoint(run.identity(), history, dict(network.state_dict()))))
+
+
+def _scorer(
+    source: Source, settings: TrainingSettings, workers: int = 0, fabric: Any = None
+) -> Callable[[nn.Module, Examples], Tally]:
+    """Tests networks as they are trained: in the same precision, by the same processes."""
+    return partial(score, uncounted=source.uncounted, workers=workers, fabric=fabric, precision=settings.precision)
 
 
 def _measured(run: Run, network: Classifier, source: Source, scored: Callable[..., Any]) -> dict[str, Series]:
@@ -432,7 +442,7 @@ def _measured_again(run: Run, trained: Record, weights: Checkpoint, sources: Sou
     check_shapes(run.name, weights.tensors, network.state_dict())
     network.load_state_dict(weights.tensors)
     network = network.to(sources.device)
-    series = _measured(run, network, source, partial(score, uncounted=source.uncounted)) or trained.series
+    series = _measured(run, network, source, _scorer(source, run.settings.training)) or trained.series
     record = msgspec.structs.replace(
         trained,
         config=run.config,
@@ -558,15 +568,19 @@ def _log(run: Run, history: Sequence[Epoch], folder: Path, options: Options) -> 
         rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
         rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)
     if options.tensorboard:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
         last = history[-1]
-        with SummaryWriter(str(folder / "tensorboard" / run.name)) as board:
+        with _summary_writer()(str(folder / "tensorboard" / run.name)) as board:
             board.add_scalar("train_loss", last.train_loss, last.epoch)
             if last.val_error is not None:
                 board.add_scalar("val_error", last.val_error, last.epoch)
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
+    return SummaryWriter
 
 
 def _train_features(runs: Sequence[Run], sources: Sources, options: Options, watcher: Watcher) -> list[Outcome]:

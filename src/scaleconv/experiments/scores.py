@@ -172,15 +172,17 @@ def kept_bytes(network: nn.Module, images: Tensor, labels: Tensor) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    before, state = network.training, {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    needed = [parameter.requires_grad for parameter in network.parameters()]
+    modes = {module: module.training for module in network.modules()}
+    needed = {parameter: parameter.requires_grad for parameter in network.parameters()}
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     network.train().requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = F.cross_entropy(network(images), labels)
     del loss
     network.load_state_dict(state)  # running means and the like
-    network.train(before)
-    for parameter, need in zip(network.parameters(), needed, strict=True):
+    for module, training in modes.items():
+        module.training = training
+    for parameter, need in needed.items():
         parameter.requires_grad_(need)
     return sum(kept.values())
 

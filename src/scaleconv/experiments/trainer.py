@@ -66,12 +66,8 @@ class Trainer:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if fabric.world_size > 1:
             join_norms(network, self.device)
-        self.network, self.source, self.settings, self.fabric = (
-            network.to(self.device).train(),
-            source,
-            settings,
-            fabric,
-        )
+        self.network, self.source = network.to(self.device).train(), source
+        self.settings, self.fabric = settings, fabric
         self.seed, self.fold, self.workers = seed, fold, workers
         self.order = Order(source.train.sizes, settings.batch, seed, fold)
         self.steps = settings.steps or self.order.per_pass  # of an epoch
@@ -201,8 +197,8 @@ class Trainer:
             for kind in OPTIMISER_STATE[self.settings.optimizer]:
                 if kind in held:
                     tensors[f"{kind}.{name}"] = held[kind]
-        progress = {"cursor": self.cursor, "loss": self.loss, "seconds": self.seconds, "random": torch.get_rng_state()}
-        return tensors | progress
+        random = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+        return tensors | {"cursor": self.cursor, "loss": self.loss, "seconds": self.seconds, "random": random}
 
     @torch.no_grad()
     def load_state(self, path: Path, state: Mapping[str, Tensor]) -> None:
@@ -211,24 +207,23 @@ class Trainer:
         Raises:
             ValueError: it is of another network, or of another optimiser.
         """
-        wanted = self.state()
-        zeros: dict[str, Tensor] = {}
-        for name, parameter in self.network.named_parameters():
-            held = self.optimiser.state[parameter]
-            for kind in OPTIMISER_STATE[self.settings.optimizer]:
+        kinds = OPTIMISER_STATE[self.settings.optimizer]
+        for parameter in self.network.parameters():
+            for kind in kinds:
                 zero = torch.zeros((), device=self._step_device()) if kind == "step" else torch.zeros_like(parameter)
-                zeros[f"{kind}.{name}"] = held.setdefault(kind, zero)
-        wanted |= {name: zero for name, zero in zeros.items() if name in state}
-        check_shapes(
-            path, state, {name: tensor for name, tensor in wanted.items() if name not in zeros or name in state}
-        )
-        for name, tensor in [*self.state().items(), *zeros.items()]:
-            if name == "random":
-                torch.set_rng_state(state[name].cpu())
-            elif name in state:
-                tensor.copy_(state[name])
+                self.optimiser.state[parameter].setdefault(kind, zero)
+        own = self.state()
+        random, saved = own.pop("random"), {name: tensor for name, tensor in state.items() if name != "random"}
+        wanted = {name: own[name] for name in own if name in saved or name.partition(".")[0] not in kinds}
+        check_shapes(path, saved, wanted)
+        for name, tensor in own.items():
+            if name in saved:
+                tensor.copy_(saved[name])
             else:
                 tensor.zero_()
+        if "random" in state and state["random"].shape == random.shape:  # of the same kind of device
+            set_state = torch.cuda.set_rng_state if self.device.type == "cuda" else torch.set_rng_state
+            set_state(state["random"].cpu())
 
     def _step_device(self) -> torch.device:
         """Where Adam counts its steps: with the parameters, if it is captured."""
@@ -259,20 +254,23 @@ class TrainerGroup:
         if self.replay is not None:
             if done == 0:
                 self.trainers[0].seed_dropout(number)
-            for step in range(done, self.steps, self.unrolled):
+            whole = -(-done // self.unrolled) * self.unrolled  # a run on a CPU may have stopped in between
+            for step in range(done, whole):
+                for trainer in self.trainers:
+                    trainer.step()
+                yield step + 1
+            for step in range(whole, self.steps, self.unrolled):
                 self.replay()
                 yield step + self.unrolled
             return
-        if done == 0 and len(self.trainers) == 1:
-            self.trainers[0].seed_dropout(number)
-        if len(self.trainers) == 1:
-            yield from self.trainers[0].run_epoch(done)
-            return
         for trainer in self.trainers:
-            trainer.seed_dropout(number)
-            for _ in trainer.run_epoch():
-                pass
-        yield self.steps
+            if done == 0:
+                trainer.seed_dropout(number)
+            for step in trainer.run_epoch(done):
+                if len(self.trainers) == 1:
+                    yield step
+        if len(self.trainers) > 1:
+            yield self.steps
 
     def _capture(self) -> Callable[[], object]:
         states = [{name: tensor.clone() for name, tensor in trainer.state().items()} for trainer in self.trainers]

@@ -30,7 +30,7 @@ def equivariance_error(
 
     Convention: a map (N, C, H, W) is rescaled about its centre, bilinear, and compared where T_s g(x) is known, which
     for s < 1 is the inner part. An output (N, U) has no positions; there T_s is the identity, and the error is that of
-    invariance. What a layer answers to nothing is taken off: with a large bias any features would seem alike.
+    invariance. The response to `blank` is subtracted: with a large bias any features would be close.
 
     Args:
         model: the network.
