@@ -43,6 +43,7 @@ COLOURS = {
     "bench": "#4477aa",
     "experiments": "#aa7700",
     "inspection": "#aa3377",
+    "metrics": "#4477aa",
     "models": "#228833",
     "nn": "#228833",
 }

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "models": {"nn", "ops"},
     "data": set(),
-    "metrics": set(),
+    "metrics": {"ops"},
     "table": set(),
     "inspection": {"metrics", "nn", "ops", "table"},
     "experiments": {"models", "data", "metrics", "inspection", "nn", "ops", "configs", "table"},

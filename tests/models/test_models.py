@@ -84,8 +84,16 @@ def test_at_scale_one_every_network_is_the_convnet():
         torch.testing.assert_close(network(IMAGES), expected)
 
 
+def enlarged(network):
+    """With weights so large that the scores of other images are others."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(8)
+    return network
+
+
 def test_the_hierarchical_network_concatenates_what_each_scale_gives():
-    network = HierarchicalConvNet(shape=SMALL, scales=(0.8, 1, 2))
+    network = enlarged(HierarchicalConvNet(shape=SMALL, scales=(0.8, 1, 2)))
     parts = []
     for scale, size in ((0.8, 22), (1, 28), (2, 56)):
         centred = (torch.arange(size) - (size - 1) / 2) / scale / 13.5 * (27 / 28)
@@ -96,7 +104,7 @@ def test_the_hierarchical_network_concatenates_what_each_scale_gives():
 
 
 def test_the_ensemble_takes_the_largest_scores_of_rescaled_images():
-    network = make_model("ensemble", SMALL, (0.8, 1, 2))
+    network = enlarged(make_model("ensemble", SMALL, (0.8, 1, 2)))
     scores = []
     for scale in (0.8, 1, 2):
         theta = torch.tensor([[1 / scale, 0, 0], [0, 1 / scale, 0]]).expand(2, -1, -1)
@@ -144,7 +152,7 @@ def test_the_classifier_of_the_multi_stage_network_sees_both_stages():
 
 def test_the_columns_of_the_multi_column_network_have_a_scale_each_and_share_nothing():
     torch.manual_seed(0)
-    network = MultiColumnConvNet(shape=SMALL, scales=(0.8, 1, 2))
+    network = enlarged(MultiColumnConvNet(shape=SMALL, scales=(0.8, 1, 2)))
     scores = []
     for scale, column in zip((0.8, 1, 2), network.columns, strict=True):
         theta = torch.tensor([[1 / scale, 0, 0], [0, 1 / scale, 0]]).expand(2, -1, -1)
