@@ -123,9 +123,9 @@ def test_a_fault_of_a_reader_is_found(module, name, fault, check, monkeypatch, t
     assert found >= 1
 
 
-@pytest.mark.parametrize("room", fuzz.ROOMS)
-def test_a_worker_process_finds_what_it_runs(room):
+@pytest.mark.parametrize("kind", fuzz.KINDS)
+def test_a_worker_process_finds_what_it_runs(kind):
     """Spawned processes do not import the `__main__` of a package."""
     assert fuzz.run_chunk.__module__ == "fuzz"
-    passed, failed = fuzz.run_chunk(room, 0, range(3), "cpu")
+    passed, failed = fuzz.run_chunk(kind, 0, range(3), "cpu")
     assert (passed.total(), failed) == (3, {})

@@ -1,65 +1,125 @@
-"""The item `cost`: one record per layer, method and repeat, that can be continued, and notes about them."""
+"""What the layer costs: counts by hand, a fixed clock, and records that can be continued."""
 
 import pytest
-from scaleconv.experiments.panels import make_panels
 
 from scaleconv.bench import operations
+from scaleconv.bench.operations import METHODS, count_operations, formula, sweep_scales
 from scaleconv.experiments import load_item, read_records
 from scaleconv.experiments.cost import run_cost
+from scaleconv.experiments.records import records_file
 from scaleconv.experiments.report import footnotes
+from scaleconv.experiments.tables import make_panels
+from scaleconv.ops.call import DEFAULT_SCALES
 
-TINY = {"batch": 1, "calls": 1, "largest": [2.0], "counts": [1, 3], "folds": [0]}
+TINY = {"batch": 2, "calls": 3, "largest": [2.0], "counts": [1, 3], "folds": [0]}
 
 
 @pytest.fixture
-def study(monkeypatch):
-    """The quick preset, on a clock that always tells 7 ms."""
-    monkeypatch.setattr(operations, "time_pass", lambda *_: 7.0)
-    return load_item("cost", "quick", TINY)
+def timed(monkeypatch):
+    """A clock that counts, and what was timed."""
+    calls = []
+
+    def time_pass(*given):
+        calls.append(given)
+        return float(len(calls))
+
+    monkeypatch.setattr(operations, "time_pass", time_pass)
+    return calls
 
 
-def test_one_record_per_layer_method_and_repeat_and_none_is_measured_twice(study, tmp_path):
-    records = run_cost(study, tmp_path)
-    methods = ("conv2d", "formula", "direct", "si_conv2d")
-    assert [(record.point, record.model) for record in records] == [
-        (layer, method) for layer in ("layer1", "layer2") for method in methods
-    ]
-    formula, ours = records[1], records[3]
-    assert (formula.series["operations largest"].x, formula.series["operations largest"].y) == ([2.0], [10.1341])
-    assert "milliseconds count" not in formula.series
-    assert (ours.series["milliseconds count"].x, ours.series["milliseconds count"].y) == ([1.0, 3.0], [7.0, 7.0])
-    assert (ours.test_error, ours.parameters, ours.config["cost"]["batch"]) == (None, 36 * 50, 1)
-
-    (tmp_path / "direct-layer1-fold0-seed0.json").unlink()  # as if interrupted there
-    kept = {path: path.read_bytes() for path in tmp_path.glob("*.json")}
-    run_cost(study, tmp_path)
-    assert {path: path.read_bytes() for path in kept} == kept
-    assert len(read_records(tmp_path)) == 8
-    with pytest.raises(ValueError, match=r"other settings \(cost.batch was 1, now 2\).*--name"):
-        run_cost(load_item("cost", "quick", {**TINY, "batch": 2}), tmp_path)
+def test_the_formula_is_the_sum_of_the_squares_of_the_scales():
+    """Its geometric series, written out; the paper's own example comes to 10."""
+    for scales in (DEFAULT_SCALES, [1.0], [1.0, 3.0], [0.5, 1.0, 2.0, 4.0]):
+        assert formula(scales) == pytest.approx(sum(scale**2 for scale in scales))
+    assert round(formula(DEFAULT_SCALES)) == 10
 
 
-def test_panels_show_operations_and_time_against_both_sweeps(study, tmp_path):
-    panels = make_panels(study, run_cost(study, tmp_path))
-    assert [panel.group for panel in panels[:4]] == [
-        f"{quantity} {sweep}" for sweep in ("largest", "count") for quantity in ("operations", "milliseconds")
-    ]
-    assert len(panels) == 8
-    assert [line.model for line in panels[1].lines] == ["conv2d", "direct", "si_conv2d"]  # the formula has no time
-    assert panels[0].lines[1].at(2.0).mean == pytest.approx(0.396850 + 0.629961 + 1 + 1.587401 + 2.519842 + 4, abs=1e-4)
+def test_sweeps_vary_the_largest_scale_or_their_number():
+    assert sweep_scales("largest", 8.0) == pytest.approx((0.25, 0.5, 1, 2, 4, 8))
+    assert [sweep_scales("count", count) for count in (1, 2, 3)] == [(1,), (1, 2), pytest.approx((1, 2**0.5, 2))]
 
 
-def test_counts_of_an_earlier_layer_are_said_to_be_old(study, tmp_path):
-    records = run_cost(study, tmp_path)
-    assert not [note for note in footnotes(study, records) if "has changed" in note]
+@pytest.mark.parametrize(("device", "factors"), [("cpu", (7.5, 6.7)), ("NVIDIA H200", (6.5, 12.1))])
+def test_operations_are_those_of_the_device_that_is_timed(device, factors):
+    """As docs/reproduction.md has them; on a GPU the second layer is faster with more operations."""
+    study = load_item("cost", "paper")
+    counted = [count_operations("si_conv2d", layer, study.batch, DEFAULT_SCALES, device) for layer in study.layers]
+    assert tuple(round(factor, 1) for factor in counted) == factors
+    assert [count_operations("conv2d", layer, 1, DEFAULT_SCALES, device) for layer in study.layers] == [1, 1]
+
+
+def test_one_record_per_layer_method_and_repeat_and_none_is_measured_twice(tmp_path, timed):
+    study = load_item("cost", "quick", TINY)
+    records = {(record.model, record.point): record for record in run_cost(study, tmp_path / "cost")}
+    assert set(records) == {(method, layer.name) for method in METHODS for layer in study.layers}
+    first = records["conv2d", "layer1"]
+    assert (first.test_error, first.history, first.config) == (None, [], study.config)
+    assert (first.parameters, first.experiment) == (36 * (49 + 1), "cost")
+    assert first.series["milliseconds largest"].y + first.series["milliseconds count"].y == [1.0, 2.0, 3.0]
+    assert first.series["milliseconds count"].x == [1.0, 3.0]
+    assert "milliseconds count" not in records["formula", "layer2"].series
+    assert len(timed) == 2 * 3 * 3  # layers, methods that are timed, positions
+    assert {given[2:3] + given[4:] for given in timed} == {(2, "cpu", 3)}  # batch, device, calls
+    assert {given[3] for given in timed} == {sweep_scales("largest", 2.0), (1,), sweep_scales("count", 3)}
+    # Responses of each level, for 22² of the plain layer; the resampling of pixels and responses comes on top.
+    levels = (22**2 + 16**2 + 11**2 + 29**2, 22**2)
+    whole, planned = ((levels[0] + large) / levels[1] for large in (38**2 + 50**2, 36**2 + 22**2))
+    assert records["direct", "layer1"].series["operations largest"].y[0] - whole == pytest.approx(0.38, abs=0.005)
+    assert records["si_conv2d", "layer1"].series["operations largest"].y[0] - planned == pytest.approx(0.31, abs=0.005)
+    assert records["formula", "layer1"].series["operations largest"].y == pytest.approx([formula(DEFAULT_SCALES)])
+
+    path = records_file(tmp_path / "cost")
+    kept = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(kept[1:]))  # as if interrupted before
+    timed.clear()
+    run_cost(study, tmp_path / "cost")
+    assert len(timed) == 3
+    assert set(kept[1:]) <= set(path.read_bytes().splitlines(keepends=True))
+    assert len(read_records(tmp_path / "cost")) == 8
+    with pytest.raises(ValueError, match=r"other settings \(cost.batch was 2, now 4\).*--name"):
+        run_cost(load_item("cost", "quick", {**TINY, "batch": 4}), tmp_path / "cost")
+
+
+def test_panels_have_operations_and_time_of_each_layer_for_each_sweep(tmp_path, timed):
+    study = load_item("cost", "quick", {**TINY, "folds": [0, 1]})
+    panels = make_panels(study, run_cost(study, tmp_path / "cost"))
+    assert len(panels) == len(study.layers) * 2 * 2
+    assert [len(panel.lines) for panel in panels] == [4, 3] * 4  # the formula takes no time
+    (line,) = (line for line in panels[0].lines if line.model == "formula")
+    assert list(line.values) == [2.0]
+    assert len(line.values[2.0]) == 2  # repeats
+
+
+def test_counts_of_an_earlier_layer_are_said_to_be_old(tmp_path, timed):
+    study = load_item("cost", "quick", TINY)
+    records = run_cost(study, tmp_path / "cost")
+    notes = footnotes(study, records)
+    assert any("Batches of 2" in note for note in notes)
+    assert not any("has changed" in note for note in notes)
     (ours,) = (record for record in records if record.model == "si_conv2d" and record.point == "layer2")
     ours.series["operations largest"].y[0] += 0.5
     ours.environment["commit"] = "0123456789abcdef"
-    (note,) = (note for note in footnotes(study, records) if "has changed" in note)
-    assert "(commit 0123456789)" in note
+    assert any("has changed" in note and "0123456789)" in note for note in footnotes(study, records))
 
 
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"calls": 0}, {"largest": [1.0]}, {"counts": []}, {"folds": [1, 1]}])
-def test_a_study_that_measures_nothing_is_refused(wrong):
-    with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` must"):
-        load_item("cost", "quick", {**TINY, **wrong})
+def test_a_layer_is_timed_as_often_as_the_settings_say():
+    """By the real clock, once: forward and backward of every method take some time."""
+    (layer, *_) = load_item("cost", "quick").layers
+    for method in ("conv2d", "direct", "si_conv2d"):
+        assert 0 < operations.time_pass(method, layer, 1, (1.0, 0.5), "cpu", 1) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"largest": []}, r"`largest` must name at least one.*got \[\]"),
+        ({"largest": [1.0]}, "`largest` must be .*> 1.*got 1.0"),
+        ({"counts": [2, 2]}, "`counts` must name .*none twice"),
+        ({"folds": [0, 0]}, "`folds` must name .*none twice"),
+        ({"calls": 0}, "`calls` must be .*got 0"),
+        ({"training.epochs": 1}, "`training` is unknown"),
+    ],
+)
+def test_wrong_settings_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        load_item("cost", "quick", changes)

@@ -1,285 +1,249 @@
-"""What is measured on trained networks: the series in the records, and networks taken over from another item."""
+"""What is measured on trained networks, worked out by loops on small ones."""
 
+import numpy as np
 import pytest
 import torch
-from scaleconv.experiments.config import MEASURES
-from scaleconv.experiments.train import divide
+from PIL import Image
+from torch import nn
 
-from scaleconv.data import embedded_digits, make_scaled
-from scaleconv.experiments import load_experiment, plan_runs, read_records, run, run_experiment
-from scaleconv.experiments.measures import measure, register
+from helpers import reference
+from helpers.sources import make_source, random_examples
+from scaleconv import SIConv2d
+from scaleconv.data import load_folder, make_scaled
+from scaleconv.experiments.measures import MEASURES, Trained, check_measure, register
 from scaleconv.experiments.records import Series
-from scaleconv.metrics import invariance_scores, top_mean
+from scaleconv.experiments.scores import score
+from scaleconv.experiments.settings import MeasureSettings
+from scaleconv.experiments.sources import InMemory, Rescaled, Sources, folder_data
+from scaleconv.metrics import equivariance_error, invariance_scores, top_mean
+from scaleconv.models import Classifier
 
-TINY = {
-    "network.maps": [2, 3],
-    "network.hidden": 8,
-    "training.epochs": 1,
-    "training.batch": 50,
-    "data.train": 100,
-    "data.sets": 4,
-    "measure.digits": 60,
-    "folds": [0, 1],
-}
-DRAWN = {**TINY, "data.test": 100, "measure.scales": [0.5, 1.0, 1.6]}
+SIZE, COUNT, NAMES = (9, 9), 12, ("class0", "class1", "class2")
 
 
-pytestmark = pytest.mark.usefixtures("digits")
+def at_scale(scale, count=None, size=None):
+    """Images that differ from scale to scale, of labels that do not."""
+    side = size or SIZE[0]
+    whole = random_examples(COUNT, (side, side), seed=round(10 * scale), masks=False)
+    labels = torch.arange(COUNT) % 3
+    images = whole.images * (whole.images > 0.5) + scale * labels.view(-1, 1, 1, 1) / 9
+    return InMemory(images.clamp(0, 1)[:count], labels[:count])
 
 
-def awake(one):
-    """A network whose answers depend on the image, without training: its weights are large."""
-    network = one.network()
+def small_network(conv=nn.Conv2d, seed=23):
+    """With norms and dropout, which respond otherwise in training; its predictions vary."""
+    torch.manual_seed(seed)
+    layers = nn.Sequential(
+        *(conv(1, 2, 3), nn.ReLU(), nn.BatchNorm2d(2), conv(2, 3, 3), nn.ReLU()),
+        *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Dropout(), nn.Linear(3, 3)),
+    )
+    network = Classifier(layers, (0.3,), (0.7,), NAMES).train()
     with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(30)
+        network.network[8].bias.zero_()
+        network.network[2].running_mean.fill_(0.1)
     return network
 
 
-def test_errors_at_each_scale_are_those_of_the_digits_rescaled_by_hand(digits):
-    (one,) = plan_runs(load_experiment("fig5a", "quick", {**DRAWN, "models": ["convnet"], "folds": [1]}))
-    network, seen, originals = awake(one), digits.of(one.settings.data, 1), embedded_digits()
-    found = measure(one, network, seen)["test_error"]
-    assert found.x == [0.5, 1.0, 1.6]
-    chosen = divide(originals.labels, one.settings.data, 1).test[:60]
-    for scale, error in zip(found.x, found.y, strict=True):
-        images = make_scaled(originals.images[chosen], scale, 40, truncate="allow") - seen.mean
-        with torch.no_grad():
-            wrong = (network(images).argmax(1) != originals.labels[chosen]).sum().item()
-        assert error == pytest.approx(100 * wrong / 60)
-    assert len(set(found.y)) > 1
+def measure(network, kind, untrained=None, source=None, **settings):
+    """The series of a measure; it leaves a network as it was."""
+    source = source or make_source(at_scale(1.0), at_scale=at_scale)
+    chosen = MeasureSettings(kind=kind, scales=settings.pop("scales", (0.5, 1.0, 2.0)), **settings)
+    state, training = {name: tensor.clone() for name, tensor in network.state_dict().items()}, network.training
+    found = MEASURES[kind](Trained(network, untrained or small_network, source, chosen, score))
+    assert all(torch.equal(state[name], tensor) for name, tensor in network.state_dict().items())
+    assert network.training == training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    return found
 
 
-def test_the_digits_of_a_measure_may_have_a_canvas_of_their_own(digits):
-    (one,) = plan_runs(load_experiment("fig5a", "quick", {**DRAWN, "measure.size": 90, "folds": [1]}))[:1]
-    seen, originals, met = digits.of(one.settings.data, 1), embedded_digits(), []
-
-    class Witness(torch.nn.Module):
-        def forward(self, images):
-            met.append(images)
-            return torch.zeros(len(images), 10)
-
-    measure(one, Witness(), seen)
-    assert seen.train.shape[2:] == (40, 40)
-    chosen = divide(originals.labels, one.settings.data, 1).test[:60]
-    for scale, images in zip((0.5, 1.0, 1.6), torch.cat(met).split(60), strict=True):
-        assert torch.equal(images, make_scaled(originals.images[chosen], scale, 90) - seen.mean)
+def outputs(network, scale, **more):
+    training = network.training
+    with torch.no_grad():
+        found = network.eval()(at_scale(scale, **more).images)
+    network.train(training)
+    return found
 
 
-def test_the_error_of_a_run_tested_at_many_scales_is_their_mean(tmp_path):
-    loaded = load_experiment("fig5a", "quick", {**DRAWN, "models": ["convnet"], "folds": [1]})
-    (record,) = run_experiment(loaded, tmp_path / "fig5a-tiny")
-    assert record.test_error == pytest.approx(sum(record.series["test_error"].y) / 3)
-    assert record.history[-1].test_error is not None  # at scales as in training
+@pytest.mark.parametrize(("digits", "size"), [(0, 0), (7, 0), (7, 11)])
+def test_errors_at_test_scales_are_those_of_the_images_at_each_scale(digits, size):
+    network = small_network()
+    found = measure(network, "test_scales", digits=digits, size=size)
+    count = digits or COUNT
+    expected = []
+    for scale in (0.5, 1.0, 2.0):
+        predicted = outputs(network, scale, count=count, size=size or None).argmax(1)
+        expected.append(100 * sum(int(p != k % 3) for k, p in enumerate(predicted)) / count)
+    assert found == {"test_error": Series([0.5, 1.0, 2.0], pytest.approx(expected))}
+    assert len(set(expected)) > 1
 
 
-def test_a_network_used_again_for_another_measure_has_its_error_of_training(tmp_path):
-    changes = {**DRAWN, "models": ["si_convnet"], "folds": [1]}
-    run_experiment(load_experiment("fig5a", "quick", changes), tmp_path / "fig5a-quick")
-    other = load_experiment("fig5a", "quick", {**changes, "measure.kind": "winners", "reuse": ["fig5a"]})
-    (record,) = run_experiment(other, tmp_path / "winners-tiny")
-    assert record.test_error == record.history[-1].test_error
-    assert "test_error" not in record.series
+def test_accuracy_is_of_all_images_at_each_scale():
+    network, asked = small_network(), []
+    source = make_source(at_scale(1.0), at_scale=lambda *given: asked.append(given) or at_scale(given[0]))
+    found = measure(network, "accuracy", source=source)
+    expected = [100 * (outputs(network, s).argmax(1) == torch.arange(COUNT) % 3).double().mean() for s in (0.5, 1, 2)]
+    assert found == {"accuracy by scale": Series([0.5, 1.0, 2.0], pytest.approx([float(e) for e in expected]))}
+    assert asked == [(0.5, None, None), (1.0, None, None), (2.0, None, None)]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory, digits):
-    """A table 1 of which others take networks."""
-    folder = tmp_path_factory.mktemp("results")
-    changes = {key: value for key, value in TINY.items() if not key.startswith("measure")}
-    run_experiment(
-        load_experiment("table1", "quick", {**changes, "models": ["convnet", "si_convnet"]}), folder / "table1-quick"
+def test_mean_iou_is_of_the_masks_at_each_scale():
+    torch.manual_seed(0)
+    network = Classifier(nn.Conv2d(1, 3, 1), (0.0,), (1.0,), NAMES)
+    examples = random_examples(4, masks=True)
+    source = make_source(examples, task="segmentation", uncounted=255, at_scale=lambda s, *_: Rescaled(examples, s))
+    chosen = Trained(
+        network,
+        None,
+        source,
+        MeasureSettings(kind="accuracy", scales=(0.5, 1.0)),
+        lambda *given: score(*given, uncounted=255),
     )
-    return folder
+    found = MEASURES["accuracy"](chosen)
+    for k, scale in enumerate((0.5, 1.0)):
+        ((images, masks),) = Rescaled(examples, scale).batches([range(4)])
+        with torch.no_grad():
+            predicted = network(images).argmax(1)
+        overlaps = []
+        for label in (0, 1, 2):
+            there, said = masks == label, (predicted == label) & (masks != 255)
+            overlaps.append(100 * (there & said).sum().item() / (there | said).sum().item())
+        right = (predicted == masks).sum().item() / (masks != 255).sum().item()
+        assert found["mean IoU by scale"].y[k] == pytest.approx(np.mean(overlaps))
+        assert found["accuracy by scale"].y[k] == pytest.approx(100 * right)
 
 
-@pytest.fixture
-def no_training(monkeypatch):
-    def refuse(*_):
-        raise AssertionError("a network was trained again")
+class Bright(nn.Module):
+    """Tells light images from dark ones."""
 
-    monkeypatch.setattr(run, "PROCEDURES", dict.fromkeys(run.PROCEDURES, refuse))
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
 
-
-@pytest.mark.parametrize("item", ["fig3", "winners", "equivariance"])
-def test_networks_of_table_1_are_measured_not_trained_again(item, results, no_training):
-    loaded = load_experiment(item, "quick", TINY)
-    records = run_experiment(loaded, results / f"{item}-quick")
-    table = {(record.model, record.fold): record for record in read_records(results / "table1-quick")}
-    for record in records:
-        source = table[record.model, record.fold]
-        assert record.experiment == f"{item}-quick"
-        assert record.config["measure"]["kind"] == loaded.settings.measure.kind
-        assert (record.test_error, record.history) == (source.test_error, source.history)
-    assert len(records) == 2 * len(loaded.models)
+    def forward(self, images):
+        light = images.mean((1, 2, 3)) - 0.5
+        return torch.stack([-light, light], 1) * self.weight
 
 
-def test_networks_of_other_settings_are_not_taken_over(results, no_training):
-    loaded = load_experiment("fig3", "quick", {**TINY, "training.momentum": 0.5})
-    with pytest.raises(AssertionError, match="trained again"):
-        run_experiment(loaded, results / "fig3-other")
+def test_accuracy_by_size_is_of_the_files_as_they_were(tmp_path):
+    """Files of sides 20 are labelled wrongly; all are brought to one size, and divided by their own."""
+    for index in range(40):
+        side, light = (20, 30)[index % 2], index % 4 < 2
+        path = tmp_path / ("light" if light == (side == 30) else "dark") / f"{index}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((side, side + 5), index + (200 if light else 10), np.uint8)).save(path)
+    data = load_folder(tmp_path, resize=16)
+    source = Sources("cpu", folder=data).open(folder_data(data), 0)
+    network = Classifier(Bright(), (0.0,), (1.0,), ("dark", "light"))
+    found = measure(network, "accuracy", source=source, scales=(1.0,))
+    assert found["accuracy by size"] == Series([20.0, 30.0], [0.0, 100.0])
+    assert "accuracy by size" not in measure(network, "accuracy", source=source, scales=(2.0,))
+    with pytest.raises(ValueError, match="`kind` must be accuracy for images of your own, got 'test_scales'"):
+        measure(network, "test_scales", source=source, scales=(2.0,))
 
 
-def test_an_item_without_trained_networks_trains_its_own_and_finishes_after_an_interruption(tmp_path, monkeypatch):
-    """Interrupted between training and measuring, nothing that was finished is lost."""
-    loaded = load_experiment("fig3", "quick", {**TINY, "models": ["convnet"]})
+@pytest.mark.parametrize(("neuron", "digits_at"), [("position", 0.0), ("channel", 0.0), ("centre", 2.0)])
+def test_invariance_is_the_mean_of_the_best_neurons_before_and_after_training(neuron, digits_at):
+    layers, shares = ("1", "4"), {"firing": 0.2, "top": 0.4}
+    options = {"layers": layers, "neuron": neuron, "digits_at": digits_at, "scales": (0.6, 1.2), "digits": 10}
+    network = small_network(seed=17)
+    found = measure(network, "invariance", **options, **shares)
+    images = at_scale(digits_at or 1.0).images[:10]
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
+    def rescaled(some, factor):
+        return make_scaled(some, factor, 9, truncate="allow")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "measure", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(loaded, tmp_path / "fig3-quick")
-    assert not read_records(tmp_path / "fig3-quick")
-    assert len(run_experiment(loaded, tmp_path / "fig3-quick")) == 2
-
-
-def test_invariance_has_a_score_per_layer_trained_and_random(results):
-    (convnet, _, si, _) = run_experiment(load_experiment("fig3", "quick", TINY), results / "fig3-quick")
-    for record in (convnet, si):
-        assert set(record.series) == {"trained", "random"}
-        assert record.series["trained"].x == record.series["random"].x == [1, 2, 3, 4, 5]
-        for series in record.series.values():
-            assert len({round(score, 6) for score in series.y}) == 5  # every layer has its own
-    assert convnet.series["random"].y != si.series["random"].y
+    for name, subject in (("trained", network), ("random", small_network())):
+        names = [f"network.{layer}" for layer in layers]
+        scores = invariance_scores(subject.eval(), images, names, rescaled, (0.6, 1.2), neuron=neuron, firing=0.2)
+        expected = [top_mean(scores[layer], 0.4) for layer in names]
+        assert found[name] == Series([1.0, 2.0], pytest.approx(expected, rel=1e-6))
+    assert found["trained"] != found["random"]
 
 
-@pytest.mark.parametrize(("neuron", "at"), [("position", 0.0), ("channel", 0.0), ("centre", 1.0)])
-def test_invariance_is_that_of_test_digits_rescaled_with_their_mean_put_back(digits, neuron, at):
-    """Worked out from the metric itself, with other shares of images and neurons than the defaults."""
-    changes = {**TINY, "measure.firing": 0.1, "measure.top": 0.5, "measure.scales": [0.5, 1.2], "folds": [1]}
-    changes |= {"measure.neuron": neuron, "measure.digits_at": at}
-    one = plan_runs(load_experiment("fig3", "quick", changes))[-1]
-    seen = digits.of(one.settings.data, 1)
-    network, layers = awake(one), one.settings.measure.layers
-    images = seen.test[:60]
-    if at:
-        chosen = divide(embedded_digits().labels, one.settings.data, 1).test[:60]
-        images = make_scaled(embedded_digits().images[chosen], at, 28) - seen.mean
+def test_the_level_of_the_strongest_response_of_each_filter_wins():
+    scales = (0.5, 1.0, 2.0)
 
-    def rescale(some, factor):
-        return make_scaled((some + seen.mean).clamp(0, 1), factor, 28, truncate="allow") - seen.mean
+    def layer(channels, maps, kernel):
+        return SIConv2d(channels, maps, kernel, scales=scales)
 
-    scores = invariance_scores(network, images, layers, rescale, (0.5, 1.2), firing=0.1, neuron=neuron)
-    expected = [top_mean(scores[layer], 0.5) for layer in layers]
-    assert measure(one, network, seen)["trained"].y == pytest.approx(expected, abs=1e-6)
+    network = small_network(layer).eval()
+    found = measure(network, "winners", scales=(0.5, 1.0), digits=6)
+    assert set(found) == {f"{name} {scale:.3g}" for name in ("0", "3") for scale in scales}
+    for index, scale in enumerate((0.5, 1.0)):
+        seen = {}
+        for name in ("0", "3"):
+            conv = network.network[int(name)]
+            handle = conv.register_forward_pre_hook(
+                lambda _, given, name=name, seen=seen: seen.update({name: given[0]})
+            )
+            outputs(network, scale, count=6)
+            images = seen[name]
+            with torch.no_grad():
+                network(torch.zeros(1, 1, *SIZE))
+            blank = seen[name]
+            handle.remove()
+            arrays = [tensor.detach().double().numpy() for tensor in (conv.weight, conv.bias)]
+            call = ((1, 1), ((0, 0), (0, 0)), (1, 1), 1, scales)
+            responses, empty = (reference.si_conv2d(x.double().numpy(), *arrays, *call) for x in (images, blank))
+            votes = [0, 0, 0]
+            for image in range(6):
+                for k in range(len(arrays[0])):
+                    levels = [responses[level, image, k].max() for level in range(3)]
+                    if max(levels) > empty[:, 0, k].max() + 1e-6:
+                        votes[int(np.argmax(levels))] += 1
+            assert sum(votes) > 0
+            shares = [found[f"{name} {s:.3g}"].y[index] for s in scales]
+            assert shares == pytest.approx([100 * count / sum(votes) for count in votes])
 
 
-def test_filters_that_answer_no_more_than_to_a_blank_image_have_no_winners(digits):
-    one = plan_runs(load_experiment("winners", "quick", {**TINY, "measure.scales": [0.5, 1.0]}))[0]
-    network = one.network()
+def test_filters_that_respond_no_more_than_to_an_empty_image_have_no_winner():
+    network = small_network(lambda *sizes: SIConv2d(*sizes, scales=(1.0, 2.0)))
     with torch.no_grad():
-        network.stages.conv1.weight.zero_()  # whatever the image, its bias is all it answers
-    found = measure(one, network, digits.of(one.settings.data, one.fold))
-    assert {value for name, series in found.items() if "conv1" in name for value in series.y} == {0.0}
+        network.network[0].weight.zero_()
+    found = measure(network, "winners")
+    assert found["0 1"].y == found["0 2"].y == [0.0, 0.0, 0.0]
 
 
-def test_random_scores_are_those_of_the_network_before_training(digits):
-    one = plan_runs(load_experiment("fig3", "quick", TINY))[-1]
-    seen = digits.of(one.settings.data, one.fold)
-    network = one.network()
-    with torch.no_grad():
-        network.stages.conv1.weight.neg_()
-    fresh, changed = measure(one, one.network(), seen), measure(one, network, seen)
-    assert fresh["trained"] == fresh["random"] == changed["random"] != changed["trained"]
+def test_equivariance_compares_the_images_at_a_scale_with_those_at_scale_one():
+    network = small_network()
+    found = measure(network, "equivariance", layers=("1", "6"), digits=8, scales=(0.5, 1.0))
+    names, blank = ["network.1", "network.6"], torch.zeros(1, 1, *SIZE)
+    images, half = (at_scale(scale, 8).images for scale in (1.0, 0.5))
+    expected = equivariance_error(network.eval(), images, half, 0.5, names, blank)
+    assert found == {
+        "1": Series([0.5, 1.0], [pytest.approx(expected["network.1"]), pytest.approx(0, abs=1e-6)]),
+        "6": Series([0.5, 1.0], [pytest.approx(expected["network.6"]), pytest.approx(0, abs=1e-6)]),
+    }
 
 
-def test_the_level_that_undoes_the_scale_of_a_digit_wins(digits):
-    """A filter that answers to a ring of one radius: the level that brings the digit's scale back to it wins."""
-    one = plan_runs(
-        load_experiment("winners", "quick", {**TINY, "network.maps": [1, 1], "measure.scales": [0.35, 1.0]})
-    )[0]
-    network = one.network()
-    y, x = torch.meshgrid(*[torch.arange(7.0) - 3] * 2, indexing="ij")
-    ring = torch.exp(-(((x**2 + y**2).sqrt() - 2.5) ** 2) * 4)
-    with torch.no_grad():
-        network.stages.conv1.weight.copy_((ring - ring.mean()).view(1, 1, 7, 7))
-    seen = digits.of(one.settings.data, one.fold)
-    zeros = (seen.test_labels == 0).nonzero().flatten()[:40]
-    seen = type(seen)(**{**vars(seen), "originals": seen.originals[zeros], "test_labels": seen.test_labels[zeros]})
-    found = measure(one, network, seen)
-    scales = network.stages.conv1.scales
-    shares = [[found[f"stages.conv1 {scale:.3g}"].y[k] for scale in scales] for k in (0, 1)]
-    assert [sum(row) for row in shares] == [pytest.approx(100), pytest.approx(100)]
-    small, large = (sum(share * scale for share, scale in zip(row, scales, strict=True)) / 100 for row in shares)
-    assert small > 1.3 * large
-    assert {name.rpartition(" ")[0] for name in found} == {"stages.conv1", "stages.conv2"}
+def test_consistency_is_the_share_of_images_that_keep_their_class():
+    network = small_network()
+    found = measure(network, "consistency", scales=(0.5, 2.0, 0.7), digits=11)
+    scales = (0.5, 0.7, 1.0, 2.0)
+    answers = {scale: outputs(network, scale, count=11) for scale in scales}
+    same = {
+        scale: [int(a == b) for a, b in zip(answers[scale].argmax(1), answers[1.0].argmax(1), strict=True)]
+        for scale in scales
+    }
+    assert 0 < sum(same[0.5]) < 11
+    assert found["same class"] == Series(list(scales), pytest.approx([100 * sum(same[scale]) / 11 for scale in scales]))
+    always = [sum(all(same[s][k] for s in scales if s >= scale) for k in range(11)) for scale in scales]
+    assert found["same class at all scales so far"].y == pytest.approx([100 * count / 11 for count in always])
+    there = answers[1.0]
+    far = [100 * ((answers[s] - there).square().sum() / there.square().sum()).sqrt().item() for s in scales]
+    assert found["distance"].y == pytest.approx(far, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("item", "changes", "words"),
-    [
-        ("winners", {"models": ["convnet"]}, "`models` must have scale-invariant layers for winners, got 'convnet'"),
-        ("equivariance", {"measure.layers": ["nose"]}, r"`measure.layers` must be layers of convnet .* got 'nose'"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_it_is_trained(tmp_path, item, changes, words):
-    experiment = load_experiment(item, "quick", {**TINY, **changes})
-    with pytest.raises(ValueError, match=words):
-        run_experiment(experiment, tmp_path / "results")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_equivariance_is_0_where_nothing_is_rescaled_and_grows_from_there(results):
-    loaded = load_experiment("equivariance", "quick", TINY)
-    for record in run_experiment(loaded, results / "equivariance-quick"):
-        for series in record.series.values():
-            errors = dict(zip(series.x, series.y, strict=True))
-            assert errors[1.0] == pytest.approx(0, abs=1e-6)
-            assert 0 < errors[0.9] < errors[0.4]
-
-
-def test_every_measure_leaves_the_network_without_hooks(digits):
-    for item in ("fig3", "winners", "equivariance"):
-        one = plan_runs(load_experiment(item, "quick", TINY))[-1]
-        network = one.network()
-        measure(one, network, digits.of(one.settings.data, 0))
-        assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
-
-
-def test_a_new_measure_is_one_registered_function(results):
-    before = dict(MEASURES)
-    try:
-
-        @register("brightness")
-        def brightness(one, network, digits):
-            return {"mean": Series(list(one.settings.measure.scales), [digits.mean] * 10)}
-
-        loaded = load_experiment("fig3", "quick", {**TINY, "measure.kind": "brightness", "folds": [0]})
-        records = run_experiment(loaded, results / "brightness-quick")
-        assert [record.config["measure"]["kind"] for record in records] == ["brightness"] * 2
-        assert all(record.series["mean"].y[0] > 0 for record in records)
-        with pytest.raises(ValueError, match="`name` of a measure must be new, got 'brightness'"):
-            register("brightness")(brightness)
-    finally:
-        MEASURES.clear()
-        MEASURES.update(before)
-
-
-def test_consistency_is_the_share_of_digits_that_keep_their_class(digits):
-    changes = {"models": ["cnn"], "folds": [1], "measure.scales": [0.4, 0.7], "measure.digits": 50}
-    (one,) = plan_runs(load_experiment("consistency", "quick", changes))
-    network, seen = one.network().eval(), digits.of(one.settings.data, 1)
-    found = measure(one, network, seen)
-    with torch.no_grad():
-        answers = {scale: network(seen.at_scale(scale, 50)[0]) for scale in (0.4, 0.7, 1.0)}
-    same = {scale: answers[scale].argmax(1) == answers[1.0].argmax(1) for scale in answers}
-    assert 0 < same[0.4].sum() < 50
-    assert found["same class"].x == [0.4, 0.7, 1.0]
-    assert found["same class"].y == pytest.approx([2.0 * same[scale].sum().item() for scale in (0.4, 0.7, 1.0)])
-    both = [(same[0.4] & same[0.7]).sum().item(), same[0.7].sum().item(), 50]
-    assert found["same class at all scales so far"].y == pytest.approx([2.0 * count for count in both])
-    norms = [(answers[scale] - answers[1.0]).norm() / answers[1.0].norm() for scale in (0.4, 0.7, 1.0)]
-    assert found["distance"].y == pytest.approx([100 * float(norm) for norm in norms], abs=1e-3)
-
-
-def test_a_network_of_the_same_point_in_another_item_is_used_again(tmp_path):
-    changes = {"models": ["cnn"], "folds": [1], "training.epochs": 1, "training.drops": []}
-    field = load_experiment("field", "quick", changes)
-    trained = {record.point: record for record in run_experiment(field, tmp_path / "field-quick")}
-    other = load_experiment("consistency", "quick", {**changes, "measure.digits": 20})
-    (record,) = run_experiment(other, tmp_path / "consistency-quick")
-    assert record.point == "28"
-    assert record.history == trained["28"].history
-    assert record.history != trained["28p"].history
+def test_what_cannot_be_measured_on_a_network_is_refused():
+    network = small_network().network
+    check_measure(MeasureSettings(), "convnet", network)
+    check_measure(MeasureSettings(kind="equivariance", scales=(1.0,), layers=("1",)), "convnet", network)
+    for settings, message in [
+        ({"kind": "beauty"}, "`measure.kind` must be one of .*accuracy.*, got 'beauty'"),
+        ({"kind": "equivariance", "layers": ("nose",)}, r"`measure.layers` must be layers of convnet .*got 'nose'"),
+        ({"kind": "winners"}, "`models` must have scale-invariant layers for winners, got 'convnet'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            check_measure(MeasureSettings(scales=(1.0,), **settings), "convnet", network)
+    with pytest.raises(ValueError, match="`name` of a measure must be new, got 'winners'"):
+        register("winners")(lambda trained: {})

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from msgspec.structs import asdict
 
 from helpers.loops import random
+from helpers.methods import make_method
 from scaleconv import SIConv2d
 from scaleconv.experiments import load_item
 from scaleconv.experiments.methods import (
@@ -21,7 +21,7 @@ from scaleconv.experiments.methods import (
     settings_of,
 )
 from scaleconv.experiments.settings import NetworkSettings, Settings, TrainingSettings
-from scaleconv.models import UNSUPERVISED, Images, make_network
+from scaleconv.models import UNSUPERVISED
 from scaleconv.nn import ScaleInvariant
 
 SETTINGS = Settings(
@@ -52,9 +52,7 @@ def test_a_method_decides_on_network_variant_and_rescaling(method, name, variant
 
 def test_the_network_of_a_method_has_the_layers_that_its_name_says():
     for method in (name for name in METHODS if METHODS[name].network):
-        network = settings_of(method, Settings(network=NetworkSettings(scales=(1, 2)))).network
-        task = "segmentation" if network.name in ("fcn", "unet") else "classification"
-        made = make_network(Images((28, 28), task=task), **asdict(network))
+        made = make_method(method, scales=(1, 2))
         converted = any(isinstance(module, SIConv2d) for module in made.modules())
         assert converted == method.startswith("si_"), method
         assert isinstance(made, ScaleInvariant) == (method == "ensemble" or method.startswith("pyramid_")), method
@@ -75,7 +73,9 @@ def test_a_record_holds_the_sections_that_the_method_uses():
         "si_rbm": ["data", "si_rbm", "softmax"],
         "pixels": ["data", "softmax"],
     }
-    assert config_of("convnet", SETTINGS)["network"]["hidden"] == 9
+    found = config_of("convnet", SETTINGS)
+    assert found["network"]["hidden"] == 9
+    assert found == json.loads(json.dumps(found))  # as it is read again
 
 
 def test_the_settings_of_a_run_equal_those_of_its_record_which_went_through_json():
@@ -95,8 +95,6 @@ def test_results_depend_on_all_but_the_tests_on_the_way_and_weights_not_on_the_m
 def test_results_lack_the_scales_of_networks_that_scales_do_not_change(method):
     images, found = random(2, 1, 28, 28, seed=1, dtype=torch.float32), []
     for scales in [(1, 2), (0.5, 1)]:
-        network = settings_of(method, Settings(network=NetworkSettings(maps=(3, 4, 5), scales=scales))).network
         torch.manual_seed(0)
-        made = make_network(Images((28, 28)), **asdict(network))
-        found.append(made.eval()(images))
+        found.append(make_method(method, maps=(3, 4, 5), scales=scales).eval()(images))
     assert torch.equal(*found) == (method in UNSCALED)

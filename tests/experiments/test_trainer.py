@@ -429,6 +429,29 @@ def test_several_networks_end_where_each_would_have_ended_alone():
         TrainerGroup([make_trainer(), make_trainer(replace(RECIPE, steps=3))])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="replays are of a GPU")
+@pytest.mark.parametrize("stop", [5, 6])
+def test_a_gpu_goes_on_between_two_replays_or_after_one(stop, tmp_path):
+    """Six steps are one replay; a CPU may have stopped after five."""
+    settings, fabric = replace(AUGMENTED, steps=12), make_fabric("cuda")
+    examples = random_examples()
+    source = make_source(type(examples)(*(part.cuda() for part in examples.tensors)))
+    whole = make_trainer(settings, source=source, fabric=fabric)
+    losses = train(whole, 2)
+    begun = make_trainer(settings, source=source, fabric=fabric)
+    begun.begin_epoch(1)
+    begun.seed_dropout(1)
+    for _ in range(stop):
+        begun.step()
+    state = {name: tensor.cpu().clone() for name, tensor in begun.state().items()}
+    resumed = make_trainer(settings, small_network(seed=5), source, fabric)
+    group = TrainerGroup([resumed])
+    resumed.begin_epoch(1)
+    resumed.load_state(tmp_path, state)
+    assert list(group.run_epoch(1, stop)) == [*range(stop + 1, 7), 12]
+    assert resumed.epoch_loss() == pytest.approx(losses[0], rel=1e-4)
+
+
 def test_what_dropout_draws_differs_between_epochs_seeds_and_folds():
     drawn = []
     for seed, fold, epoch in [(0, 0, 1), (0, 0, 2), (1, 0, 1), (0, 1, 1)]:

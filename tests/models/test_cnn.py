@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from scaleconv.experiments.config import NetworkConfig, Settings
 from torch.nn import functional as F
 
 from helpers.loops import random
+from helpers.methods import make_method
 from scaleconv import SIConv2d
-from scaleconv.models import LATER, UNSCALED, CroppedSIConv2d, make_later_model
+from scaleconv.models import CroppedSIConv2d
 
+LATER = ("cnn", "cropped_cnn", "si_cnn", "pyramid_cnn", "deep_cnn", "pyramid_deep_cnn")
 MAPS = (32, 63, 95)
 SCALES = (0.3, 0.45, 0.67, 1.0, 1.49, 2.23, 3.33)
 
@@ -16,13 +17,13 @@ SCALES = (0.3, 0.45, 0.67, 1.0, 1.49, 2.23, 3.33)
 @pytest.mark.parametrize("upsample", [1, 2])
 @pytest.mark.parametrize("name", ["cnn", "cropped_cnn", "si_cnn", "pyramid_cnn"])
 def test_every_form_of_the_literatures_network_has_its_494549_parameters(name, upsample):
-    network = make_later_model(name, 28, MAPS, (1, 2), upsample=upsample)
+    network = make_method(name, 28, maps=MAPS, scales=(1, 2), upsample=upsample)
     assert sum(parameter.numel() for parameter in network.parameters()) == 494_549
 
 
 @pytest.mark.parametrize("name", ["deep_cnn", "pyramid_deep_cnn"])
 def test_the_deep_network_keeps_to_the_same_budget(name):
-    network = make_later_model(name, 28, (48, 96, 144), (1, 2))
+    network = make_method(name, 28, maps=(48, 96, 144), scales=(1, 2))
     assert 400_000 < sum(parameter.numel() for parameter in network.parameters()) <= 494_549
 
 
@@ -30,28 +31,17 @@ def test_the_deep_network_keeps_to_the_same_budget(name):
 def test_upsampled_it_answers_as_to_images_whose_pixels_are_doubled(name):
     images = random(2, 1, 28, 28, seed=1, dtype=torch.float32)
     torch.manual_seed(0)
-    network = make_later_model(name, 28, (3, 4, 5), (1, 2), upsample=2).eval()
+    network = make_method(name, 28, maps=(3, 4, 5), scales=(1, 2), upsample=2).eval()
     torch.manual_seed(0)
-    large = make_later_model(name, 56, (3, 4, 5), (1, 2)).eval()
+    large = make_method(name, 56, maps=(3, 4, 5), scales=(1, 2)).eval()
     doubled = images.repeat_interleave(2, 2).repeat_interleave(2, 3)
     assert torch.equal(network(images), large(doubled))
     assert network(images).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", LATER)
-def test_only_networks_that_scales_do_not_change_have_results_without_them(name):
-    answers, results = [], []
-    for scales in [(1, 2), (0.5, 1)]:
-        settings = Settings(network=NetworkConfig(maps=(3, 4, 5), scales=scales))
-        torch.manual_seed(0)
-        answers.append(settings.network.make(name, 28).eval()(random(2, 1, 28, 28, seed=1, dtype=torch.float32)))
-        results.append(settings.of_result(name))
-    assert torch.equal(*answers) == (results[0] == results[1]) == (name in UNSCALED)
-
-
 @pytest.mark.parametrize(("levels", "sizes"), [("input", [28]), ("own", [56, 112])])
 def test_a_pyramid_of_the_input_s_size_shows_larger_images_in_windows_of_the_size_it_was_made_for(levels, sizes):
-    network = make_later_model("pyramid_deep_cnn", 28, (3, 4, 5), (0.5, 1), levels=levels).eval()
+    network = make_method("pyramid_deep_cnn", 28, maps=(3, 4, 5), scales=(0.5, 1), levels=levels).eval()
     seen = []
     network.module.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[2]))
     assert network(random(2, 1, 112, 112, seed=1, dtype=torch.float32)).shape == (2, 10)
@@ -59,7 +49,7 @@ def test_a_pyramid_of_the_input_s_size_shows_larger_images_in_windows_of_the_siz
 
 
 def test_cropped_layers_have_scales_of_their_own():
-    network = make_later_model("cropped_cnn", 28, (3, 4, 5), (1, 2), cropped_scales=(1, 1.5))
+    network = make_method("cropped_cnn", 28, maps=(3, 4, 5), scales=(1, 2), cropped_scales=(1, 1.5))
     layers = [module for module in network.modules() if isinstance(module, CroppedSIConv2d)]
     assert [layer.scales for layer in layers] == [(1, 1.5)] * 3
     assert CroppedSIConv2d(1, 1, 3, padding=1).scales == SCALES
@@ -102,7 +92,7 @@ def test_a_padding_that_changes_the_size_is_refused():
 
 @pytest.mark.parametrize("name", ["cnn", "deep_cnn"])
 def test_pixels_are_divided_by_the_deviation_that_the_literature_names(name):
-    network = make_later_model(name, 28, (3, 4, 5)).eval()
+    network = make_method(name, 28, maps=(3, 4, 5)).eval()
     images = random(2, 1, 28, 28, seed=1, dtype=torch.float32)
     seen = []
     network.stages.register_forward_pre_hook(lambda _, given: seen.append(given[0]))

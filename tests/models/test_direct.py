@@ -8,9 +8,10 @@ import torch
 from torch.nn import functional as F
 
 from helpers.loops import aligned_by_loops, random, tensors_of
+from helpers.methods import make_method
 from helpers.tolerance import assert_close
 from scaleconv import DEFAULT_SCALES, SIConv2d
-from scaleconv.models import DirectSIConv2d, Shape, make_model
+from scaleconv.models import DirectSIConv2d
 
 SIZES = [(28, 7), (11, 5), (40, 9), (13, 3)]
 
@@ -124,13 +125,32 @@ def test_a_border_that_is_clamped_reaches_everywhere_and_zeros_compete():
     assert (outputs["clamp"][..., 0, :] != outputs["absent"][..., 0, :]).any()
 
 
-def test_the_si_convnet_has_these_layers_where_it_is_told_so():
-    shape = Shape(maps=(2, 3), hidden=8)
-    network = make_model("si_convnet", shape, second_scales=(1, 2), align="up", border="zeros")
+def test_a_converted_network_has_these_layers_where_it_is_told_so():
+    network = make_method("si_convnet", maps=(2, 3), second_scales=(1, 2), align="up", border="zeros")
     first, second = network.stages.conv1, network.stages.conv2
     assert (type(first), first.align, first.border, first.scales) == (DirectSIConv2d, "up", "zeros", DEFAULT_SCALES)
     assert second.scales == (1, 2)
-    assert type(make_model("si_convnet", shape).stages.conv1) is SIConv2d
+    assert type(make_method("si_convnet").stages.conv1) is SIConv2d
+
+
+@pytest.mark.parametrize("name", ["resnet18", "cnn"])
+def test_other_rules_keep_weights_strides_padding_and_what_was_not_converted(name):
+    networks = []
+    for border in ("absent", "clamp"):
+        torch.manual_seed(0)
+        networks.append(make_method("converted", name=name, maps=(), scales=(0.5, 1), border=border).eval())
+    plain, other = networks
+    assert plain.state_dict().keys() == other.state_dict().keys()
+    assert all(torch.equal(tensor, other.state_dict()[key]) for key, tensor in plain.state_dict().items())
+    for (key, layer), (_, direct) in zip(plain.named_modules(), other.named_modules(), strict=True):
+        if isinstance(layer, torch.nn.Conv2d):
+            assert isinstance(direct, DirectSIConv2d) == isinstance(layer, SIConv2d), key
+            assert (layer.stride, layer.padding, layer.kernel_size) == (
+                direct.stride,
+                direct.padding,
+                direct.kernel_size,
+            )
+    assert other(random(1, 1, 28, 28, dtype=torch.float32)).shape == (1, 10)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from scaleconv import DEFAULT_SCALES, SIConv2d
+from helpers.methods import DENSE, make_method
+from scaleconv import SIConv2d
 from scaleconv.models import (
-    DENSE,
-    TITLES,
     ConvNet,
     FullyConvolutional,
     HierarchicalConvNet,
@@ -18,12 +17,15 @@ from scaleconv.models import (
     Shape,
     TiledConv2d,
     UNet,
-    make_model,
 )
 
 WIDE = [2.7 ** (k / 3) for k in range(-2, 4)]
-CLASSIFIERS = [name for name in TITLES if name not in DENSE]
+CLASSIFIERS = (
+    *("convnet", "hierarchical", "si_convnet", "ensemble"),
+    *("tiled", "multi_stage", "multi_column", "augmented"),
+)
 SMALL = Shape(maps=(3, 4), hidden=12)
+SMALL_OPTIONS = {"maps": (3, 4), "hidden": 12}
 IMAGES = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
 
@@ -32,24 +34,23 @@ def parameters(network):
 
 
 def test_convnet_and_si_convnet_have_the_papers_parameters():
-    assert parameters(make_model("convnet")) == parameters(make_model("si_convnet")) == 147_524
-    assert parameters(make_model("ensemble")) == 147_524
-    assert parameters(make_model("hierarchical")) == 147_524 + 5 * 576 * 150
+    assert parameters(make_method("convnet")) == parameters(make_method("si_convnet")) == 147_524
+    assert parameters(make_method("ensemble")) == 147_524
+    assert parameters(make_method("hierarchical")) == 147_524 + 5 * 576 * 150
 
 
 def test_what_is_not_shared_costs_parameters():
     convolutions = 36 * 50 + 64 * (36 * 25 + 1)
-    assert parameters(make_model("tiled")) == 147_524 + 3 * convolutions
-    assert parameters(make_model("multi_stage")) == 147_524 + 36 * 9 * 150
-    assert parameters(make_model("multi_column")) == 6 * 147_524
-    assert parameters(make_model("augmented")) == 147_524
+    assert parameters(make_method("tiled")) == 147_524 + 3 * convolutions
+    assert parameters(make_method("multi_stage")) == 147_524 + 36 * 9 * 150
+    assert parameters(make_method("multi_column")) == 6 * 147_524
+    assert parameters(make_method("augmented")) == 147_524
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-@pytest.mark.parametrize(("shape", "scales"), [(Shape(), DEFAULT_SCALES), (Shape(kernel=9, size=40), WIDE)], ids=str)
-def test_every_network_takes_both_image_sizes(name, shape, scales):
-    network = make_model(name, shape, scales)
-    assert network(torch.rand(2, 1, shape.size, shape.size)).shape == (2, 10)
+@pytest.mark.parametrize(("size", "options"), [(28, {}), (40, {"kernel": 9, "scales": WIDE})], ids=[28, 40])
+def test_every_network_takes_both_image_sizes(name, size, options):
+    assert make_method(name, size, **options)(torch.rand(2, 1, size, size)).shape == (2, 10)
 
 
 def test_pooling_rounds_up():
@@ -76,7 +77,11 @@ def test_the_convnet_computes_what_is_written_out_by_hand():
 
 def test_at_scale_one_every_network_is_the_convnet():
     plain = ConvNet(shape=SMALL)
-    others = {name: make_model(name, SMALL, (1,)) for name in CLASSIFIERS if name not in ("tiled", "multi_stage")}
+    others = {
+        name: make_method(name, **SMALL_OPTIONS, scales=(1,))
+        for name in CLASSIFIERS
+        if name not in ("tiled", "multi_stage")
+    }
     for name, network in others.items():
         prefix = {"ensemble": "module.", "multi_column": "columns.0."}.get(name, "")
         network.load_state_dict({prefix + key: value for key, value in plain.state_dict().items()})
@@ -96,7 +101,7 @@ def test_the_hierarchical_network_concatenates_what_each_scale_gives():
 
 
 def test_the_ensemble_takes_the_largest_scores_of_rescaled_images():
-    network = make_model("ensemble", SMALL, (0.8, 1, 2))
+    network = make_method("ensemble", **SMALL_OPTIONS, scales=(0.8, 1, 2))
     scores = []
     for scale in (0.8, 1, 2):
         theta = torch.tensor([[1 / scale, 0, 0], [0, 1 / scale, 0]]).expand(2, -1, -1)
@@ -158,7 +163,7 @@ def test_the_columns_of_the_multi_column_network_have_a_scale_each_and_share_not
 def test_weights_are_gaussian_and_biases_zero():
     torch.manual_seed(0)
     for name in CLASSIFIERS:
-        for key, value in make_model(name).state_dict().items():
+        for key, value in make_method(name).state_dict().items():
             if key.endswith("bias"):
                 assert value.abs().max() == 0
             elif value.numel() > 1000:
@@ -167,8 +172,8 @@ def test_weights_are_gaussian_and_biases_zero():
 
 def test_state_dicts_hold_parameters_and_what_norms_have_seen():
     seen = ("running_mean", "running_var", "num_batches_tracked")
-    for name in TITLES:
-        network = make_model(name)
+    for name in (*CLASSIFIERS, *DENSE):
+        network = make_method(name)
         learned = [key for key in network.state_dict() if not key.endswith(seen)]
         assert learned == [key for key, _ in network.named_parameters()]
 
@@ -181,7 +186,7 @@ def test_the_convolution_is_an_argument():
 @pytest.mark.parametrize("name", DENSE)
 @pytest.mark.parametrize("size", [(31, 44), (8, 9)])
 def test_dense_networks_score_the_digits_and_the_background_at_every_pixel(name, size):
-    network = make_model(name, SMALL, (0.8, 1, 1.5))
+    network = make_method(name, **SMALL_OPTIONS, scales=(0.8, 1, 1.5))
     assert network(torch.rand(2, 1, *size)).shape == (2, 11, *size)
     layers = [module for module in network.modules() if isinstance(module, SIConv2d)]
     assert {layer.scales for layer in layers} == ({(0.8, 1, 1.5)} if name.startswith("si_") else set())
@@ -189,7 +194,7 @@ def test_dense_networks_score_the_digits_and_the_background_at_every_pixel(name,
 
 @pytest.mark.parametrize(("kind", "name"), [(FullyConvolutional, "si_fcn"), (UNet, "si_unet")])
 def test_at_scale_one_a_dense_network_is_the_plain_one_with_its_weights(kind, name):
-    plain, converted = kind(shape=Shape(maps=(3, 4), classes=11)), make_model(name, SMALL, (1,))
+    plain, converted = kind(shape=Shape(maps=(3, 4), classes=11)), make_method(name, **SMALL_OPTIONS, scales=(1,))
     converted.load_state_dict(plain.state_dict())
     torch.testing.assert_close(converted(IMAGES), plain(IMAGES))
 
@@ -229,8 +234,6 @@ def test_dense_networks_take_any_number_of_channels():
     assert FullyConvolutional(shape=Shape(maps=(2, 3)), channels=3)(torch.rand(1, 3, 9, 9)).shape == (1, 10, 9, 9)
 
 
-def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match=r"`name` must be one of .*, got 'resnet'"):
-        make_model("resnet")
+def test_an_image_that_leaves_no_response_is_refused():
     with pytest.raises(ValueError, match=r"`size` \(=12\) must leave at least one response"):
         ConvNet(shape=Shape(size=12))

@@ -16,7 +16,7 @@ from ..models.networks import DEFAULTS, channels_of, check_network
 from ..ops.checks import check_count
 from .display import ProgressDisplay
 from .engine import Engine
-from .fit import own_item, own_settings
+from .fit import check_channels, own_item, own_settings
 from .items import Point, check_name
 from .methods import COMPARED, OWN
 from .page import mean_accuracy, recipe, summary_text, title, write_page
@@ -123,6 +123,7 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
     images = request.load(network)
     if "scale" in training.augment:
         names = [name if name.endswith("-scale") else f"{name}-scale" for name in names]
+    check_channels(folder_data(images), network)
     point = Point(own_settings(folder_data(images), network, training))
     item = own_item(request.name, list(dict.fromkeys(names)), list(seeds), point)
     if is_first():

@@ -2,7 +2,7 @@
 
 A measure is one function, registered under the name that `kind` of a file's `[measure]` section gives. It takes what a
 run has left, a `Trained`, and returns series for the record. Each series becomes a panel of the figure with a line per
-method, unless `panels.py` arranges it otherwise. The mean of a series called `test_error` becomes the test error of the
+method, unless `tables.py` arranges it otherwise. The mean of a series called `test_error` becomes the test error of the
 run.
 """
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..data.rescale import rescale
 from ..metrics import equivariance_error, invariance_scores, top_mean
@@ -131,38 +130,36 @@ def _invariance(trained: Trained) -> dict[str, Series]:
     layers = [f"network.{layer}" for layer in settings.layers]
     found = {}
     for name, subject in (("trained", trained.network), ("random", trained.untrained().to(images.device))):
-        scores = invariance_scores(
-            subject, images, layers, rescaled, settings.scales, neuron=settings.neuron, firing=settings.firing
-        )
+        with evaluating(subject):
+            scores = invariance_scores(
+                subject, images, layers, rescaled, settings.scales, neuron=settings.neuron, firing=settings.firing
+            )
         values = [top_mean(scores[layer], settings.top) for layer in layers]
         found[name] = Series([float(number) for number in range(1, len(values) + 1)], values)
     return found
 
 
 @register("winners")
-@torch.no_grad()
 def _winners(trained: Trained) -> dict[str, Series]:
     """How often each level wins, in percent, against the true scale of the digits.
 
     Counted once per filter and image, at the position of the strongest response, if that exceeds the response to an
     empty image. On the empty background all levels tie.
     """
-    config, network = trained.settings, trained.network.eval()
-    modules = trained.network.network.named_modules()
-    layers = {name: module for name, module in modules if isinstance(module, SIConv2d)}
-    counts = {name: [[0] * len(layer.scales) for _ in config.scales] for name, layer in layers.items()}
-    blank = _strongest(network, layers, torch.zeros_like(trained.at_scale(config.scales[0]).images[:1]))
-    for index, scale in enumerate(config.scales):
-        for some in trained.at_scale(scale).images.split(500):
-            for name, (strength, winner) in _strongest(network, layers, some).items():
-                chosen = winner[strength > blank[name][0] + 1e-6]
-                votes = F.one_hot(chosen, len(layers[name].scales)).sum(0).tolist()
-                counts[name][index] = [a + b for a, b in zip(counts[name][index], votes, strict=True)]
-    found = {}
+    config, network = trained.settings, trained.network
+    layers = {name: layer for name, layer in network.network.named_modules() if isinstance(layer, SIConv2d)}
+    counts = {name: torch.zeros(len(config.scales), len(layer.scales)) for name, layer in layers.items()}
+    with evaluating(network):
+        blank = _strongest(network, layers, torch.zeros_like(trained.at_scale(config.scales[0]).images[:1]))
+        for index, scale in enumerate(config.scales):
+            for some in trained.at_scale(scale).images.split(500):
+                for name, (strength, winner) in _strongest(network, layers, some).items():
+                    chosen = winner[strength > blank[name][0] + 1e-6]
+                    counts[name][index] += chosen.bincount(minlength=len(layers[name].scales)).cpu()
+    found: dict[str, Series] = {}
     for name, layer in layers.items():
-        for level, scale in enumerate(layer.scales):
-            shares = [100 * row[level] / max(1, sum(row)) for row in counts[name]]
-            found[f"{name} {scale:.3g}"] = Series(list(config.scales), shares)
+        shares = (100 * counts[name].double() / counts[name].sum(1, keepdim=True).clamp(min=1)).T.tolist()
+        found |= {f"{name} {scale:.3g}": Series(list(config.scales), shares[k]) for k, scale in enumerate(layer.scales)}
     return found
 
 
@@ -192,7 +189,9 @@ def _equivariance(trained: Trained) -> dict[str, Series]:
     curves: dict[str, list[float]] = {layer: [] for layer in config.layers}
     for scale in config.scales:
         rescaled, blank = trained.at_scale(scale).images, torch.zeros_like(images[:1])
-        for name, value in equivariance_error(trained.network, images, rescaled, scale, list(names), blank).items():
+        with evaluating(trained.network):
+            errors = equivariance_error(trained.network, images, rescaled, scale, list(names), blank)
+        for name, value in errors.items():
             curves[names[name]].append(value)
     return {layer: Series(list(config.scales), values) for layer, values in curves.items()}
 

@@ -91,7 +91,11 @@ def settings_of(name: str, settings: Settings) -> Settings:
 
 
 def config_of(name: str, settings: Settings) -> dict[str, Any]:
-    """The sections that a method uses, as its record holds them: as JSON, which has lists where settings have tuples."""
+<<<<<<< HEAD
+    """The sections that a method uses, as its record holds them: plain values, with lists in place of tuples."""
+=======
+    """The sections that a method uses, as its record holds them: JSON has lists where settings have tuples."""
+>>>>>>> tests2
     sections = FEATURE_SECTIONS.get(name, NETWORK_SECTIONS)
     table = msgspec.json.encode({section: getattr(settings, section) for section in sections})
     values: dict[str, Any] = msgspec.json.decode(table)

@@ -364,10 +364,10 @@ def _train(
                 for run in group.keys() - outcomes.keys():
                     watcher.advance(run.title, epoch - 1 + done / trained.steps, "")
                 stopped = _any(fabric, bool(received))
-                if (stopped or clock.due()) and done < trained.steps and len(outcomes) == 0 and fabric.is_global_zero:
+                if (stopped or clock.due()) and done < trained.steps and not outcomes and fabric.is_global_zero:
                     with clock.writing():
                         _save_states(trainers, histories, folder, spent + time.perf_counter() - start)
-                if stopped:
+                if stopped and done < trained.steps:
                     raise KeyboardInterrupt
             losses = {run: trainer.epoch_loss() for run, trainer in trainers.items() if run not in outcomes}
             _refuse_divergence(losses, epoch, folder)
@@ -382,9 +382,11 @@ def _train(
                 watcher.advance(run.title, epoch, _figures(entry))
                 if ended:  # while others of the group train on, and this one with them
                     outcomes[run] = _outcome(run, trainer, source, history, len(trainers), options)
-            if clock.due() and not outcomes and fabric.is_global_zero:
+            if (stopped or clock.due()) and not outcomes and fabric.is_global_zero:
                 with clock.writing():
                     _save_states(trainers, histories, folder, 0.0)
+            if stopped and len(outcomes) < len(trainers):
+                raise KeyboardInterrupt
             epoch += 1
     return [outcomes[run] for run in group]
 

@@ -222,8 +222,10 @@ class Trainer:
             else:
                 tensor.zero_()
         if "random" in state and state["random"].shape == random.shape:  # of the same kind of device
-            set_state = torch.cuda.set_rng_state if self.device.type == "cuda" else torch.set_rng_state
-            set_state(state["random"].cpu())
+            if self.device.type == "cuda":
+                torch.cuda.set_rng_state(state["random"].cpu(), self.device)
+            else:
+                torch.set_rng_state(state["random"])
 
     def _step_device(self) -> torch.device:
         """Where Adam counts its steps: with the parameters, if it is captured."""

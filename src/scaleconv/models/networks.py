@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..nn import ScaleInvariant, convert
+from ..nn import ScaleInvariant, SIConv2d, convert
 from ..nn.convert import why_no_gain
 from .cnn import MAPS, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
 from .convnet import ConvNet, MultiStageConvNet, Shape
@@ -165,22 +165,21 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
 
 def _converted(network: nn.Module, name: str, options: Options) -> nn.Module:
     _check_layers(network, name, options["layers"])
-    rules = {"align": options["align"], "border": options["border"]}
     scales, second = options["scales"], options["second_scales"]
-    if rules != {"align": "exact", "border": "absent"}:
-        return _with_rules(network, scales, rules)
-    if second:
-        return convert(network, scales={"stages.conv2": second, "*": scales}, antialias=options["antialias"])
-    return convert(network, include=options["layers"] or "*", scales=scales, antialias=options["antialias"])
+    by_name = {"stages.conv2": second, "*": scales} if second else scales
+    network = convert(network, include=options["layers"] or "*", scales=by_name, antialias=options["antialias"])
+    rules = {"align": options["align"], "border": options["border"]}
+    return network if rules == {"align": "exact", "border": "absent"} else _with_rules(network, rules)
 
 
-def _with_rules(network: nn.Module, scales: Sequence[float], rules: Mapping[str, str]) -> nn.Module:
-    """The network with layers that align their levels, or treat borders, by other rules."""
+def _with_rules(network: nn.Module, rules: Mapping[str, Any]) -> nn.Module:
+    """The converted network with layers that align their levels, or treat borders, by other rules."""
     for name, layer in list(network.named_modules()):
-        if isinstance(layer, nn.Conv2d):
-            sizes = (layer.in_channels, layer.out_channels, layer.kernel_size[0])
+        if isinstance(layer, SIConv2d):
+            named = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "scales")
+            shape: dict[str, Any] = {key: getattr(layer, key) for key in named}
             with torch.random.fork_rng(devices=[]):
-                other = DirectSIConv2d(*sizes, scales=scales, align=rules["align"], border=rules["border"])
+                other = DirectSIConv2d(**shape, bias=layer.bias is not None, **rules)
             other.load_state_dict(layer.state_dict())
             network.set_submodule(name, other)
     return network
