@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .csv_list import read_csv
 from .decoding import FITS, Size, decode, decode_mask, quiet_pillow
 from .folders import THREADS, ImageFile, ImageFolder, read_folder, read_masked_images
 
@@ -176,7 +175,6 @@ class Reader(NamedTuple):
 
 
 READERS = [  # the first that fits is taken
-    Reader(lambda path, task: path.suffix == ".csv" and task == "classification", read_csv),
     Reader(lambda path, task: task == "segmentation", read_masked_images),
     Reader(lambda path, task: True, read_folder),
 ]

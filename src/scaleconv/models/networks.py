@@ -22,7 +22,6 @@ from .direct import DirectSIConv2d
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet
 from .resnet import make_resnet18
 from .tiled import TiledConv2d
-from .tiny import make_tiny
 from .unet import FullyConvolutional, UNet
 
 Size = tuple[int, int]
@@ -112,9 +111,6 @@ NETWORKS: dict[str, Network] = {
     "resnet18": Network(_resnet18, stages=0),
     "unet": Network(
         lambda images, options: UNet(shape=_shape(images, options, UNET_MAPS), channels=images.channels), SEGMENTATION
-    ),
-    "tiny": Network(
-        lambda images, options: make_tiny(images.channels, images.classes, options["maps"] or (16, 32, 64)), stages=3
     ),
 }
 
