@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import permutations
 from unittest import mock
 
 import pytest
@@ -107,8 +108,8 @@ FAULTS = {
 
 @pytest.mark.parametrize(("module", "name", "fault", "check"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_of_a_reader_is_found(module, name, fault, check, monkeypatch, tmp_path):
-    for number in range(4):
-        files.whole_record(number)
+    for numbers in (n for count in (1, 2, 4) for n in permutations(range(4), count)):
+        files.whole_records(numbers)
     for kind in ("plain", "method", "weights", "training"):
         files.whole_checkpoint(kind)
     files.whole_set()
