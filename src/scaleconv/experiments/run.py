@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -207,11 +207,13 @@ def run_experiment(
     watcher.plan(experiment.item, len(runs))
     tasks = _agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
     sources = Sources(options.device, options.data_dir, options.images)
-    for outcomes in engine.run(partial(_work, sources=sources, options=options), tasks, folder, watcher):
-        for outcome in outcomes if is_first() else ():
-            save(folder, outcome)
-        for outcome in outcomes:
-            watcher.end(_title_of(runs, outcome.record))
+    work = partial(_work, sources=sources, options=options)
+    with closing(engine.run(work, tasks, folder, watcher)) as results:
+        for outcomes in results:
+            for outcome in outcomes if is_first() else ():
+                save(folder, outcome)
+            for outcome in outcomes:
+                watcher.end(_title_of(runs, outcome.record))
     wanted = {run.name for run in runs}
     return [record for record in read_records(folder) if record.name in wanted] if is_first() else []
 
