@@ -51,7 +51,7 @@ Network = Annotated[
 NetworkScales = Annotated[
     str | None, typer.Option(help="Scales of converted and pyramid, such as 0.5,1,2. Default: those of SIConv2d.")
 ]
-Layers = Annotated[str | None, typer.Option(help="Convolutions to convert, such as 'stages.*'. Default: all over 1×1.")]
+Layers = Annotated[str | None, typer.Option(help="Convolutions to convert, such as '9.*,10.*'. Default: all over 1×1.")]
 Resize = Annotated[int | None, typer.Option(help="Side of all images. Default: their own, if they have only one.")]
 Native = Annotated[bool, typer.Option("--native", help="Leave images their sizes; a batch holds images of one size.")]
 Letterbox = Annotated[bool, typer.Option("--letterbox", help="Resize to fit whole, instead of cropping the middle.")]
