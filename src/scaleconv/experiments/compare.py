@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from rich.console import Console
 
+from ..data.files import check_folder
 from ..data.folders import check_shares
 from ..data.loading import ImageData, check_task, load_folder
 from ..models.networks import DEFAULTS, channels_of, check_network
@@ -120,6 +121,8 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
             raise ValueError(f"`variant` must be some of {', '.join(OWN)}, got {name!r}")
     device = engine.device(request.device)
     check_count("workers", request.workers, least=0)
+    if is_first():
+        check_folder(folder)
     images = request.load(network)
     if "scale" in training.augment:
         names = [name if name.endswith("-scale") else f"{name}-scale" for name in names]
