@@ -132,8 +132,6 @@ def results(folder):
     found = {path.name: read_set(path).checksum() for path in folder.glob("*.safetensors")}
     for path in folder.glob("results/*.jsonl"):
         found[path.stem] = outcome(path.with_suffix(""))
-        for values, _ in found[path.stem].values():
-            values["cost"].pop("ms", None)
     return found
 
 
