@@ -8,10 +8,13 @@ process alone reads and writes results.
 import atexit
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -132,3 +135,40 @@ class _Sum(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> Tensor:
         dist.all_reduce(total := gradient.clone())
         return total
+
+
+def agreed(device: str, make: Callable[[], Any]) -> Any:
+    """What the first of several processes makes, told to all of them."""
+    if not started_by_torchrun():
+        return make()
+    return make_fabric(device).broadcast(make() if is_first() else None)
+
+
+def any_process(fabric: Any, *flags: bool) -> list[bool]:
+    """Whether each is so in any of the processes."""
+    if fabric.world_size == 1:
+        return list(flags)
+    found: list[bool] = (
+        fabric.all_reduce(torch.tensor(flags, device=fabric.device).float(), reduce_op="sum").gt(0).tolist()
+    )
+    return found
+
+
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """Notes Ctrl-C and SIGTERM instead of stopping in the middle of a step; a second one stops at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

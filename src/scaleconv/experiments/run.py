@@ -5,10 +5,7 @@ the very same settings are used again where the item says so. On a GPU, runs of 
 CPU networks take turns, and only the folds of an RBM are trained at once.
 """
 
-import csv
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from types import FrameType
 from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data import ImageData
 from ..data.files import atomic_path, check_folder, remove_leftovers
@@ -29,12 +25,8 @@ from ..environment import describe_environment
 from ..models import (
     UNSUPERVISED,
     Classifier,
-    Fold,
     Images,
-    Recipe,
-    UnsupervisedSettings,
     make_network,
-    train_unsupervised,
 )
 from .checkpoint import (
     Checkpoint,
@@ -46,10 +38,12 @@ from .checkpoint import (
     write_checkpoint,
 )
 from .engine import Engine, Local, Silent, Watcher
+from .features import learn_features
 from .items import Experiment, Point, folder_name
+from .logs import summary_writer, write_log
 from .measures import MEASURES, Trained, check_measure
 from .methods import TITLES, config_of, epochs_of, of_result, of_weights, settings_of
-from .processes import is_first, make_fabric, noticing_loss, started_by_torchrun
+from .processes import agreed, any_process, is_first, make_fabric, noted_signals, noticing_loss
 from .records import Epoch, Record, Series, read_records, run_file, run_name, write_record
 from .scores import Tally, measure_cost, score
 from .settings import FolderData, Settings, TrainingSettings
@@ -203,9 +197,9 @@ def run_experiment(
             images, _ = images_of(run.settings.data)
             check_measure(run.settings.measure, run.model, run.make(images))
     if options.tensorboard:
-        _summary_writer()
+        summary_writer()
     watcher.plan(experiment.item, len(runs))
-    tasks = _agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
+    tasks = agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
     sources = Sources(options.device, options.data_dir, options.images)
     work = partial(_work, sources=sources, options=options)
     with noticing_loss(), closing(engine.run(work, tasks, folder, watcher)) as results:
@@ -229,13 +223,6 @@ def save(folder: Path, outcome: Outcome) -> None:
 
 def _title_of(runs: Sequence[Run], record: Record) -> str:
     return next(run.title for run in runs if run.name == record.name)
-
-
-def _agreed(device: str, make: Callable[[], Any]) -> Any:
-    """What the first of several processes makes, told to all of them."""
-    if not started_by_torchrun():
-        return make()
-    return make_fabric(device).broadcast(make() if is_first() else None)
 
 
 def _tasks(
@@ -316,7 +303,7 @@ def _work(task: Task, folder: Path, watcher: Watcher, *, sources: Sources, optio
         return _train_features(task.runs, sources, options, watcher)
     groups: dict[tuple[int, int], dict[Run, Checkpoint | None]] = {}
     for run in task.runs:
-        found = _agreed(options.device, partial(_checkpoint, run, folder))
+        found = agreed(options.device, partial(_checkpoint, run, folder))
         at = (len(found.history), int(found.tensors["cursor"])) if found else (0, 0)
         groups.setdefault(at, {})[run] = found
     return [outcome for group in groups.values() for outcome in _train(group, sources, folder, options, watcher)]
@@ -359,13 +346,13 @@ def _train(
     outcomes: dict[Run, Outcome] = {}
     spent = max(float(trainer.seconds) for trainer in trainers.values()) if done else 0.0
     clock = _Clock()
-    with _signals() as received:
+    with noted_signals() as received:
         while len(outcomes) < len(trainers):
             start = time.perf_counter()
             for done in trained.run_epoch(epoch, done):  # noqa: B020
                 for run in group.keys() - outcomes.keys():
                     watcher.advance(run.title, epoch - 1 + done / trained.steps, "")
-                stopped, due = _any(fabric, bool(received), clock.due())
+                stopped, due = any_process(fabric, bool(received), clock.due())
                 if (stopped or due) and done < trained.steps and not outcomes:
                     with clock.writing():
                         _save_states(trainers, histories, folder, spent + time.perf_counter() - start)
@@ -380,11 +367,12 @@ def _train(
                 tested = ended or (settings.evaluate_every and epoch % settings.evaluate_every == 0)
                 entry = _tested(trainer, source, Epoch(epoch, loss, None, seconds), history, bool(tested), options)
                 history.append(entry)
-                _log(run, history, folder, options)
+                if isinstance(run.settings.data, FolderData) and is_first():
+                    write_log(folder, run.name, history, tensorboard=options.tensorboard)
                 watcher.advance(run.title, epoch, _figures(entry))
                 if ended:  # while others of the group train on, and this one with them
                     outcomes[run] = _outcome(run, trainer, source, history, len(trainers), options)
-            stopped, due = _any(fabric, bool(received), clock.due())  # also while it was tested
+            stopped, due = any_process(fabric, bool(received), clock.due())  # also while it was tested
             if (stopped or due) and not outcomes:
                 with clock.writing():
                     _save_states(trainers, histories, folder, 0.0)
@@ -526,16 +514,6 @@ def _figures(entry: Epoch) -> str:
     return "  ".join(parts)
 
 
-def _any(fabric: Any, *flags: bool) -> list[bool]:
-    """Whether each is so in any of the processes."""
-    if fabric.world_size == 1:
-        return list(flags)
-    found: list[bool] = (
-        fabric.all_reduce(torch.tensor(flags, device=fabric.device).float(), reduce_op="sum").gt(0).tolist()
-    )
-    return found
-
-
 class _Clock:
     """Says when a checkpoint is due: not too often, and so that they take a small share of the time."""
 
@@ -553,102 +531,21 @@ class _Clock:
         self.next = end + max(SECONDS_BETWEEN, (end - start) / SHARE_OF_TIME)
 
 
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Notes Ctrl-C and SIGTERM instead of stopping in the middle of a step; a second one stops at once."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        signal.signal(number, before[signal.Signals(number)])
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _log(run: Run, history: Sequence[Epoch], folder: Path, options: Options) -> None:
-    """Write the history so far of a run on a user's images: as CSV, and for TensorBoard if asked."""
-    if not isinstance(run.settings.data, FolderData) or not is_first():
-        return
-    with atomic_path(run_file(folder, run.name, "logs")) as part, part.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
-        rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)
-    if options.tensorboard:
-        last = history[-1]
-        with _summary_writer()(str(folder / "tensorboard" / run.name)) as board:
-            board.add_scalar("train_loss", last.train_loss, last.epoch)
-            if last.val_error is not None:
-                board.add_scalar("val_error", last.val_error, last.epoch)
-
-
-def _summary_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
-    return SummaryWriter
-
-
 def _train_features(runs: Sequence[Run], sources: Sources, options: Options, watcher: Watcher) -> list[Outcome]:
-    """Train runs of one method that learns features without labels, all folds at once.
-
-    The classifier is trained once, after the last epoch, so only that one has a test error. An interrupted run starts
-    over.
-    """
-    model, settings, seed = runs[0].model, runs[0].settings, runs[0].seed
-    folds = []
+    """Train runs of one method that learns features without labels, all folds at once; they have no checkpoints."""
+    model, settings = runs[0].model, runs[0].settings
     for run in runs:
-        source = sources.open(run.settings.data, run.fold)
-        (train, labels), (test, test_labels) = (part.tensors for part in (source.train, source.test))  # type: ignore[misc]
-        folds.append(Fold(train, labels, test, test_labels))
         watcher.begin(run.title, epochs_of(model, settings), 0)
 
     def watch(progress: Any) -> None:
         for run, loss in zip(runs, progress.reconstruction.tolist(), strict=True):
             watcher.advance(run.title, progress.epoch, f"loss {loss:.4f}")
 
-    try:
-        found = train_unsupervised(model, folds, _feature_settings(model, settings), seed=seed, watch=watch)
-    except ValueError as error:
-        raise ValueError(f"{TITLES[model]}: {error}, in the settings [{model}]") from None
+    opened = [sources.open(run.settings.data, run.fold) for run in runs]
     outcomes = []
-    for run, result in zip(runs, found, strict=True):
-        losses, errors = result.held_out_losses, result.held_out_errors
-        series = {
-            "held_out_loss": Series(list(losses), list(losses.values())),
-            "held_out_error": Series(list(errors), list(errors.values())),
-        }
-        pairs = zip(result.reconstruction, result.epoch_seconds, strict=True)
-        history = [Epoch(number, loss, None, seconds) for number, (loss, seconds) in enumerate(pairs, start=1)]
-        other = result.seconds - sum(result.epoch_seconds)
-        if not history:  # pixels: a classifier only
-            history, other = [Epoch(1, losses[result.penalty], None, result.seconds)], 0.0
-        history[-1] = msgspec.structs.replace(history[-1], test_error=result.test_error)
-        together = len(runs) if result.reconstruction else 1
-        record = _record(run, history, result.parameters, together, options.device, series, other_seconds=other)
-        # Samples are kept with the weights: drawing them takes digits, and a picture is made from this file alone.
-        tensors: dict[str, Tensor] = dict(result.weights)
-        if result.samples is not None:
-            tensors["samples"] = result.samples
-        outcomes.append(Outcome(record, encode_checkpoint(Checkpoint(run.identity(), history, tensors))))
+    for run, found in zip(runs, learn_features(model, settings, opened, runs[0].seed, watch), strict=True):
+        about = (found.history, found.parameters, found.together, options.device, found.series)
+        weights = Checkpoint(run.identity(), found.history, found.tensors)
+        record = _record(run, *about, other_seconds=found.other_seconds)
+        outcomes.append(Outcome(record, encode_checkpoint(weights)))
     return outcomes
-
-
-def _feature_settings(model: str, settings: Settings) -> UnsupervisedSettings:
-    """What `train_unsupervised` is told of a method's settings."""
-    classifier = UnsupervisedSettings(penalties=settings.softmax.penalties, held_out=settings.softmax.held_out)
-    if model == "pixels":
-        return classifier
-    machine = settings.rbm if model == "rbm" else settings.si_rbm
-    values = msgspec.structs.asdict(machine)
-    hidden, scales = values.pop("hidden"), values.pop("scales", None)
-    found = replace(classifier, hidden=hidden, recipe=Recipe(**values))
-    return found if scales is None else replace(found, scales=scales)
