@@ -53,12 +53,12 @@ test-browser:
 test-matrix:
 	.ci/matrix
 
-# Drawn calls against references in float64, or damaged files: make fuzz CASES=100000 SEED=1, make fuzz ROOM=files
-ROOM ?= calls
+# Drawn calls against references in float64, or damaged files: make fuzz CASES=100000 SEED=1, make fuzz KIND=files
+KIND ?= calls
 CASES ?= 10000
 SEED ?= 0
 fuzz: install
-	PYTHONPATH=tests $(BIN)/python -m fuzz --room $(ROOM) --cases $(CASES) --seed $(SEED)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --kind $(KIND) --cases $(CASES) --seed $(SEED)
 
 # Commands ended at 200 random moments and started again, full disks, two processes on one folder.
 faults: install
@@ -70,7 +70,7 @@ docs: $(TESTABLE)
 reproduce: $(READY)
 	$(BIN)/scaleconv reproduce table1 --preset quick --processes 0
 
-# Known vulnerabilities of the pinned packages; strict, because what the registry has no data on is else passed over.
+# Known vulnerabilities of the pinned packages; strict, so that a package without data fails.
 audit: install
 	$(BIN)/python $(PIP) -e '.[release]'
 	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip

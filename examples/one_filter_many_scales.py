@@ -1,4 +1,4 @@
-"""Draws what the layer does: one filter, a ring at three sizes, the answers of Conv2d and of SIConv2d.
+"""Draws what the layer does: one filter, a ring at three sizes, the responses of Conv2d and of SIConv2d.
 
 Prints the responses and writes the picture to the path given, by default `build/one_filter_many_scales.png`.
 """
@@ -35,7 +35,7 @@ def responses() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
     pattern = ring(KERNEL, KERNEL, KERNEL // 2, KERNEL // 2, 10)
     weight = pattern - pattern.mean()
-    weight = weight / (weight * pattern).sum()  # answers 1 to its own pattern
+    weight = weight / (weight * pattern).sum()  # its response to its own pattern is 1
     images, weights = image[None, None], weight[None, None]
     plain = F.conv2d(images, weights, padding=KERNEL // 2)
     output, winner = si_conv2d(images, weights, padding=KERNEL // 2, return_winner=True)
@@ -48,8 +48,8 @@ def draw(path: Path, image: Tensor, plain: Tensor, output: Tensor, scale: Tensor
     panels = {
         "input: one pattern, three sizes": (image, "gray", None, None),
         "winning scale of SIConv2d": (scale.log2() * 3, plt.get_cmap("viridis", 6), -2.5, 3.5),
-        "Conv2d + ReLU: answers to the size of its filter": (plain.clamp(min=0), "magma", 0, 1),
-        "SIConv2d + ReLU: answers to all three, same weights": (output.clamp(min=0), "magma", 0, 1),
+        "Conv2d + ReLU: responds to the size of its filter": (plain.clamp(min=0), "magma", 0, 1),
+        "SIConv2d + ReLU: responds to all three, same weights": (output.clamp(min=0), "magma", 0, 1),
     }
     for axis, (title, (values, colours, low, high)) in zip(axes.flat, panels.items(), strict=True):
         shown = axis.imshow(values, cmap=colours, vmin=low, vmax=high)

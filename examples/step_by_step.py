@@ -38,7 +38,7 @@ class Step:
 
 
 def digit_and_filter() -> tuple[Tensor, Tensor]:
-    """The image (1, 1, 28, 28), and the weight (1, 1, 13, 13): it sums to 0, and answers 1 to its own loop."""
+    """The image (1, 1, 28, 28), and the weight (1, 1, 13, 13): it sums to 0, and its response to its own loop is 1."""
     pattern, image = embedded_digits().images[list(NINES)].float() / 255
     loop = pattern[LOOP]
     weight = loop - loop.mean()

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import json
 import os
+import pkgutil
 import re
 import runpy
 import subprocess
@@ -32,7 +33,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_sessions_in_the_documents_run(page, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")  # of the tables in them
-    assert doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS).failed == 0
+    sessions = "\n".join(re.findall(r"^```python\n(>>> .*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
+    test = doctest.DocTestParser().get_doctest(sessions, {}, page.name, str(page), 0)
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
 def test_the_readme_lists_every_command_and_item():
@@ -71,6 +74,49 @@ def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#\s]+)", prose)
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
+
+
+def test_figures_are_those_that_pages_link():
+    texts = [page.read_text() for page in PAGES]
+    linked = {Path(link).name for text in texts for link in re.findall(r"\]\((?:docs/)?figures/([^)]+)\)", text)}
+    assert {path.name for path in (ROOT / "docs" / "figures").iterdir()} == linked
+
+
+# Files that a reader makes, that a command writes, or that stand in another repository.
+ELSEWHERE = r"^(dist|photos|results/(train|compare|mine|table1-quick)|models/sicnn|scripts/clean\.csv)"
+NEW = {"configs/shifted.toml", "data/csv_list.py", "data/test_csv_list.py", "models/tiny.py"}  # of CONTRIBUTING.md
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_paths_in_the_text_are_those_of_files(page):
+    endings = "py|md|toml|jsonl?|png|svg|csv|ipynb|safetensors"
+    paths = set(re.findall(rf"(?<![\w/.:-])(?:[\w.-]+/)+[\w.-]+\.(?:{endings})\b", page.read_text()))
+    roots = (ROOT, page.parent, ROOT / "src" / "scaleconv", ROOT / "tests")
+    missing = {path for path in paths if not any((root / path).exists() for root in roots)}
+    assert {path for path in missing if not re.match(ELSEWHERE, path) and not path.endswith(tuple(NEW))} == set()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_dotted_names_in_the_text_can_be_imported(page):
+    names = {name for name in re.findall(r"\bscaleconv(?:\.\w+)+", page.read_text()) if name != "scaleconv.json"}
+    assert [name for name in sorted(names) if leads_nowhere(name)] == []
+
+
+def leads_nowhere(name):
+    """Whether a name such as `scaleconv.data.make_set` leads nowhere."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_that_choose_a_test_find_one(page):
+    commands = re.findall(r"pytest\s+(tests/[\w/]+\.py)\s+-k\s+(\w+)", page.read_text())
+    assert [
+        (path, word) for path, word in commands if not re.search(rf"def test_\w*{word}", (ROOT / path).read_text())
+    ] == []
 
 
 def test_the_results_in_the_readme_are_those_of_the_records():
@@ -182,18 +228,18 @@ def test_the_page_on_reliability_quotes_its_records(monkeypatch):
         stated = f"| {end['layer']} | {end['done']:,} {end['work']} | {' | '.join(memory)} |"
         assert stated in page
         assert f"| {start['descriptors']} → {end['descriptors']} | {start['threads']} → {end['threads']} |" in page
-    for room in ("calls", "files"):
-        records = [json.loads(path.read_text()) for path in trust.glob(f"{room}-*.json")]
+    for cases in ("calls", "files"):
+        records = [json.loads(path.read_text()) for path in trust.glob(f"{cases}-*.json")]
         counted = {device: Counter() for device in ("cpu", "cuda") if any(r["device"] == device for r in records)}
         for record in records:
             counted[record["device"]] += Counter({**record["passed"], "failed": len(record["failed"])})
         for kind in {kind for count in counted.values() for kind in count} - {"failed"}:
             stated = " | ".join(f"{count[kind]:,}" for count in counted.values())
-            assert re.search(rf"^\| `{kind}`.* \| {re.escape(stated)} \|$", page, re.MULTILINE), (room, kind)
+            assert re.search(rf"^\| `{kind}`.* \| {re.escape(stated)} \|$", page, re.MULTILINE), (cases, kind)
         assert f"| all | {' | '.join(f'{count.total():,}' for count in counted.values())} |" in page
         failed = [(record["seed"], int(number)) for record in records for number in record["failed"]]
-        kept = (ROOT / "tests" / "test_fuzz.py").read_text()
-        assert all(f"({seed}, {number}, " in kept for seed, number in failed)
+        tested = (ROOT / "tests" / "test_fuzz.py").read_text()
+        assert all(f"({seed}, {number}, " in tested for seed, number in failed)
     faults = json.loads((trust / "faults.json").read_text())
     for title, (found, commands) in {
         "": (faults["passed"], ("reproduce", "train", "train --data", "compare", "data make", "demo")),
@@ -215,7 +261,7 @@ def test_the_steps_on_the_first_page_are_what_the_script_finds(tmp_path, monkeyp
     runpy.run_path(str(ROOT / "examples" / "step_by_step.py"), run_name="__main__")
     plain, ours, scale = re.findall(r"\d\.\d+", capsys.readouterr().out)
     page = " ".join((ROOT / "docs" / "index.md").read_text().split())
-    assert f"answers {plain} at most, the layer {ours}." in page
+    assert f"with this filter is {plain}, that of the layer {ours}." in page
     assert f"size of the filter at scale {scale}, and the response there is the largest of all" in page
     assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
 
@@ -277,7 +323,7 @@ def test_the_code_on_images_of_your_own_runs(monkeypatch, tmp_path):
     names = {}
     exec(block.replace("epochs=30", "epochs=1").replace("resize=64", "resize=16"), names)
     assert len(names["fitted"].record.series["accuracy by scale"].y) == 8
-    assert (tmp_path / "results" / "mine").is_dir()
+    assert (tmp_path / "results" / "mine.jsonl").read_text().count("\n") == 1
 
 
 def test_what_is_said_about_memory_that_is_kept_is_recorded():
@@ -287,3 +333,23 @@ def test_what_is_said_about_memory_that_is_kept_is_recorded():
     pyramid, ours = found["pyramid"], found["SIConv2d"]
     assert "took {} and {} s without, {} and {} s with them".format(*pyramid["without"], *pyramid["with"]) in page
     assert "{:.2f} and {:.2f} s without, {:.2f} and {:.2f} s with".format(*ours["without"], *ours["with"]) in page
+
+
+def test_the_shifts_of_small_digits_are_those_of_the_page():
+    """How far the centre of mass of a digit is from where the scale puts it, in canvas pixels along an axis."""
+    images = scaleconv.data.embedded_digits().images
+
+    def centre(digits):
+        digits = digits.double()
+        axis = torch.arange(digits.shape[-1], dtype=torch.float64) - (digits.shape[-1] - 1) / 2
+        return torch.stack([digits.sum(2) @ axis, digits.sum(1) @ axis], 1) / digits.sum((1, 2)).unsqueeze(1)
+
+    def shift(scale):
+        size = 28 if scale <= 1 else 48
+        moved = centre(scaleconv.data.make_scaled(images, scale, size)[:, 0]) - scale * centre(images)
+        return float(moved.square().mean().sqrt())
+
+    page = " ".join((ROOT / "docs" / "data.md").read_text().split())
+    assert f"At s = 0.3 its centre of mass is off by {shift(0.3):.2f} canvas pixels" in page
+    assert f"at s = 0.77 by {shift(0.77):.2f}, at s = 0.5 and 1.6 by less than 0.02" in page
+    assert max(shift(0.5), shift(1.6)) < 0.02

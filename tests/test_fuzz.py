@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import permutations
 from unittest import mock
 
 import pytest
@@ -107,8 +108,8 @@ FAULTS = {
 
 @pytest.mark.parametrize(("module", "name", "fault", "check"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_of_a_reader_is_found(module, name, fault, check, monkeypatch, tmp_path):
-    for number in range(4):
-        files.whole_record(number)
+    for numbers in (n for count in (1, 2, 4) for n in permutations(range(4), count)):
+        files.whole_records(numbers)
     for kind in ("plain", "method", "weights", "training"):
         files.whole_checkpoint(kind)
     files.whole_set()
@@ -123,9 +124,9 @@ def test_a_fault_of_a_reader_is_found(module, name, fault, check, monkeypatch, t
     assert found >= 1
 
 
-@pytest.mark.parametrize("room", fuzz.ROOMS)
-def test_a_worker_process_finds_what_it_runs(room):
+@pytest.mark.parametrize("kind", fuzz.KINDS)
+def test_a_worker_process_finds_what_it_runs(kind):
     """Spawned processes do not import the `__main__` of a package."""
     assert fuzz.run_chunk.__module__ == "fuzz"
-    passed, failed = fuzz.run_chunk(room, 0, range(3), "cpu")
+    passed, failed = fuzz.run_chunk(kind, 0, range(3), "cpu")
     assert (passed.total(), failed) == (3, {})

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "models": {"nn", "ops"},
     "data": set(),
-    "metrics": {"data"},
+    "metrics": {"data", "ops"},
     "table": set(),
     "timing": {"ops"},
     "environment": set(),

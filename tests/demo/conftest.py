@@ -11,7 +11,11 @@ from PIL import Image
 from scaleconv import SIConv2d
 from scaleconv.data import embedded_digits
 from scaleconv.demo.pairs import Pair
-from scaleconv.models import ConvNet, FullyConvolutional, Shape
+from scaleconv.models import Classifier, ConvNet, FullyConvolutional, Shape
+
+
+def classifier(network):
+    return Classifier(network, [0.1], [1.0], "0123456789").eval()
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +34,8 @@ def pairs():
             if getattr(layer, "bias", None) is not None:
                 torch.nn.init.normal_(layer.bias, std=0.1)
     return {
-        name: Pair(plain.eval(), invariant.eval(), 0.1, size, "0.8 to 1.25", digits.images, digits.labels)
-        for name, (plain, invariant, size) in made.items()
+        name: Pair(*map(classifier, both), size, "0.8 to 1.25", digits.images, digits.labels)
+        for name, (*both, size) in made.items()
     }
 
 

@@ -214,7 +214,7 @@ def test_an_unforeseen_error_is_one_line(page, monkeypatch):
 
 
 def test_a_wrong_folder_address_or_installation_is_one_line(run, page, pairs, monkeypatch):
-    refused(run("demo", "--networks", "missing"), "cannot read missing/means.json (No such file", "`networks` must be")
+    refused(run("demo", "--networks", "missing"), "missing/digits/weights", "No such file", "`networks` must be")
     monkeypatch.setattr("scaleconv.demo.pairs.load_pairs", lambda _: pairs)
     refused(run("demo", "--port", "70000"), "`port` must be from 0 to 65535, got 70000")
     taken = page.socket.getsockname()[1]

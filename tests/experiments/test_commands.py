@@ -17,6 +17,8 @@ from helpers.command import refused, says_next
 from scaleconv import cli
 from scaleconv.cli.wording import say_next
 from scaleconv.experiments import read_records
+from scaleconv.experiments.measures import MEASURES
+from scaleconv.experiments.records import records_file
 
 SMALL = ("data.train=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8", "training.batch=50")
 TINY = (*(part for setting in SMALL for part in ("--set", setting)), "--epochs", "2")
@@ -47,16 +49,9 @@ def test_reproduce_prints_the_table_and_writes_it_beside_the_records(table):
     assert "3.13 ± 0.19" in output
     assert re.search(r"\nIt took \d+ s; ", output)
     says_next(output, "scaleconv report --html --preset quick")
-    assert {path.name for path in folder.glob("*.*")} == {
-        "convnet-fold0-seed0.json",
-        "convnet-fold1-seed0.json",
-        "si_convnet-fold0-seed0.json",
-        "si_convnet-fold1-seed0.json",
-        "figure.png",
-        "figure.svg",
-        "table.csv",
-        "table.md",
-    }
+    assert {path.name for path in folder.glob("*.*")} == {"figure.png", "figure.svg", "table.csv", "table.md"}
+    runs = [(record.model, record.fold) for record in read_records(folder)]
+    assert runs == [("convnet", 0), ("convnet", 1), ("si_convnet", 0), ("si_convnet", 1)]
 
 
 def test_show_reads_the_records_only(table, run):
@@ -73,9 +68,8 @@ def test_show_reads_the_records_only(table, run):
 
 def test_an_item_not_run_in_full_is_shown_from_its_largest_part(table, run):
     folder, _ = table
-    smaller = folder.with_name("table1-again")
-    smaller.mkdir()
-    (smaller / "convnet-fold0-seed0.json").write_text((folder / "convnet-fold0-seed0.json").read_text())
+    first = records_file(folder).read_text().splitlines(keepends=True)[0]
+    records_file(folder.with_name("table1-again")).write_text(first)
     code, output, errors = run("show", "table1", "--json")
     assert (code, json.loads(output)["si_convnet"]["n"]) == (0, 2)
     assert errors == "no records in results/table1; these are those of results/table1-quick\n"
@@ -83,8 +77,9 @@ def test_an_item_not_run_in_full_is_shown_from_its_largest_part(table, run):
 
 def test_a_damaged_record_is_one_line(table, run):
     folder, _ = table
-    (folder / "convnet-fold0-seed0.json").write_text("{")
-    refused(run("show", "table1-quick"), "convnet-fold0-seed0.json is not a valid record", "delete it")
+    with records_file(folder).open("a") as file:
+        file.write("{")
+    refused(run("show", "table1-quick"), "line 5 of results/table1-quick.jsonl", "delete it")
 
 
 def test_train_keeps_a_record_and_weights(run, tmp_path):
@@ -107,10 +102,8 @@ def test_a_curve_is_run_shown_and_told_in_json_per_point(run, tmp_path):
     assert (code, errors) == (0, "")
     assert "many" in output
     folder = tmp_path / "results" / "fig4a-quick"
-    assert {path.name for path in folder.glob("*.*")} == {
-        *(f"convnet-{point}-fold{fold}-seed0.json" for point in "ab" for fold in (0, 1)),
-        *("figure.png", "figure.svg", "table.csv", "table.md"),
-    }
+    runs = [(record.point, record.x, record.fold) for record in read_records(folder)]
+    assert runs == [("a", 1, 0), ("a", 1, 1), ("b", 2, 0), ("b", 2, 1)]
     for shown in (run("show", "fig4a-quick", "--json"), run("show", "fig4a", "--json")):
         summary = json.loads(shown[1])["convnet"]
         assert (summary["n"], [point["x"] for point in summary["points"]]) == (2, [1, 2])
@@ -120,30 +113,25 @@ def test_a_curve_is_run_shown_and_told_in_json_per_point(run, tmp_path):
 
 
 def test_all_runs_every_item_and_goes_on_where_it_was_interrupted(run, tmp_path, monkeypatch):
-    from scaleconv.experiments import run as experiment_run
-
     monkeypatch.setattr("scaleconv.experiments.ITEMS", ("winners", "equivariance"))
     tiny = ("reproduce", "all", *TINY, "--folds", "0", "--set", "measure.digits=20")
 
-    measure = experiment_run.measure
-
-    def interrupted(measured, *others):
-        if measured.settings.measure.kind == "equivariance":
-            raise KeyboardInterrupt
-        return measure(measured, *others)
+    def interrupt(_):
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment_run, "measure", interrupted)
+        patch.setitem(MEASURES, "equivariance", interrupt)
         code, output, errors = run(*tiny)
     assert code == 130
     assert "scaleconv: interrupted" in errors
     assert "winners-quick/figure.svg" in output
     results = tmp_path / "results"
-    kept = {path: path.stat().st_mtime_ns for path in results.rglob("*-seed0.json")}
-    assert [path.parent.name for path in kept] == ["winners-quick"]
+    (kept,) = results.glob("*.jsonl")
+    written = kept.stat().st_mtime_ns
+    assert kept.name == "winners-quick.jsonl"
     code, output, errors = run(*tiny)
     assert (code, errors) == (0, "")
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert kept.stat().st_mtime_ns == written
     assert len(read_records(results / "equivariance-quick")) == 2
     for name in ("winners-quick/table.md", "equivariance-quick/figure.svg", "equivariance-quick/table.csv"):
         assert name in output
@@ -163,13 +151,13 @@ WRONG = {
     "all models": (("reproduce", "all", "--models", "convnet"), "`models` must be given with one item, not with all"),
     "all setting": (("reproduce", "all", "--set", "training.foo=1"), "`foo`", "unknown"),
     "point": (("train", "convnet", "--item", "fig4a", "--point", "x"), "`point` must be one of maps", "got 'x'"),
-    "cost": (("reproduce", "cost", "--epochs", "3"), "`epochs` in cost.toml is unknown"),
+    "cost": (("reproduce", "cost", "--epochs", "3"), "`epochs` is unknown"),
     "cost device": (("reproduce", "cost", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "no training": (("train", "convnet", "--item", "cost"), "`item` must be one that trains networks, got 'cost'"),
     "few digits": (("reproduce", "fig4b", "--set", "data.test=9900", "--epochs", "1"), "`data.train` (=250)", "`test`"),
     "many digits": (("reproduce", "table1", "--set", "data.train=100000"), "`data.train` (=100000)", "10000 digits"),
-    "canvas": (("reproduce", "table1", "--set", "data.size=30000"), "`size` must be at most 512, got 30000"),
-    "seed": (("reproduce", "table1", "--seed", str(2**64)), "`seed` must be at most", str(2**64)),
+    "canvas": (("reproduce", "table1", "--set", "data.size=30000"), "`data.size` must be", "512, got 30000"),
+    "seed": (("reproduce", "table1", "--seed", str(2**64)), "`seed` must be", str(2**64)),
     "no models": (("reproduce", "table1", "--models", ""), "`models` must be names separated by commas, got ''"),
     "no folds": (("reproduce", "table1", "--folds", ""), "`folds` must be whole numbers separated by commas, got ''"),
     "two settings": (("reproduce", "table1", "--set", "seed=1\nfolds=[1]"), "`set` must be one KEY=VALUE on one line"),
@@ -190,7 +178,7 @@ WRONG = {
     "setting": (("reproduce", "table1", "--set", "foo"), "`set` must be KEY=VALUE", "'foo'"),
     "folds": (("reproduce", "table1", "--folds", "one"), "`folds` must be whole numbers", "'one'"),
     "fold": (("reproduce", "table1", "--folds", "10"), "`folds` must lie between 0 and 9, got 10"),
-    "epochs": (("reproduce", "table1", "--epochs", "0"), "`epochs` must be at least 1, got 0"),
+    "epochs": (("reproduce", "table1", "--epochs", "0"), "`training.epochs` must be", "got 0"),
     "device": (("reproduce", "table1", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "data": (("reproduce", "table1", "--preset", "paper", "--data-dir", "nowhere"), "`data_dir` (=nowhere)"),
     "model": (("train", "resnet"), "`METHOD` must be one of rbm, ", "'resnet'"),
@@ -222,14 +210,8 @@ def test_a_name_cannot_leave_the_results(run, tmp_path, command, name):
 
 
 def test_records_of_another_item_are_not_shown(table, run):
-    refused(run("show", "table1-quick", "--item", "cost"), "`item` must be the one", "convnet-fold0-seed0.json")
-    refused(run("show", "table1-quick", "--item", "fig4a"), "`item` must be the one", "convnet-fold0-seed0.json")
-
-
-def test_a_record_that_is_a_directory_is_one_line(table, run):
-    folder, _ = table
-    (folder / "convnet-fold9-seed0.json").mkdir()
-    refused(run("show", "table1-quick"), "cannot read the record", "convnet-fold9-seed0.json")
+    refused(run("show", "table1-quick", "--item", "cost"), "`item` must be the one", "convnet-fold0-seed0")
+    refused(run("show", "table1-quick", "--item", "fig4a"), "`item` must be the one", "convnet-fold0-seed0")
 
 
 def test_a_closed_output_is_one_line(tmp_path):
@@ -254,7 +236,7 @@ def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path):
-    code = "from scaleconv import cli, experiments; experiments.train.SECONDS_BETWEEN = 0; cli.main()"
+    code = "from scaleconv import cli; from scaleconv.experiments import run; run.SECONDS_BETWEEN = 0; cli.main()"
     command = ["reproduce", "table1", "--models", "convnet", *TINY[:-1], "2000", "--folds", "0"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *command],
@@ -265,7 +247,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path):
     )
     folder = tmp_path / "results" / "table1-quick" / "checkpoints"
     deadline = time.monotonic() + 120
-    while not list(folder.glob("*.safetensors")) and time.monotonic() < deadline:
+    while not list(folder.glob("*.safetensors")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

@@ -1,6 +1,5 @@
 """Two processes that torchrun starts equal one, and go on when one of them was lost."""
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -10,17 +9,18 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from scaleconv.experiments.distributed import LOST, Processes, joint_norms
 from torch import nn
 
+from helpers.elsewhere import Command
 from helpers.folders import write_image, write_masks
-from helpers.networks import run_command
 from scaleconv.experiments import read_records
+from scaleconv.experiments.processes import is_first, join_norms, started_by_torchrun
 
 # 24 images in batches of 5: shares of 3 and 2. Adam would divide gradients of 0 by their rounding.
 OPTIONS = ("--variant", "plain", "--epochs", "2", "--batch", "5", "--split", "0.2,0.2", "--average", "0.9")
 TRAINING = ("--optimizer", "sgd", "--augment", "scale,flip,crop", "--device", "cpu", "--results")
-NORMED, KILLED = ("--model", "helpers.networks:make_normed"), ("--model", "helpers.networks:make_killed")
+NETWORKS = {"norms": ("--model", "helpers.networks:make_normed"), "convnet": ("--model", "convnet")}
+NORMED = NETWORKS["norms"]
 
 
 @pytest.fixture(scope="module")
@@ -36,97 +36,79 @@ def command(data, results, *options):
     return [str(each) for each in ("train", "--data", data, *OPTIONS, *TRAINING, results, *options)]
 
 
+def together(folder, arguments, end=None):
+    """Run the command in two processes, each in its own folder, as torchrun starts them; `end` is of the second."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    started = [
+        Command(arguments, folder / rank, {**shared, "RANK": rank, "LOCAL_RANK": rank}, end if rank == "1" else None)
+        for rank in ("0", "1")
+    ]
+    return [each.wait() for each in started]
+
+
 @pytest.fixture(scope="module")
-def together():
-    """Run the command in two processes, as torchrun starts them: output, errors and exit code of each."""
-    context = multiprocessing.get_context("forkserver")  # imports once, and forks without threads
-    context.set_forkserver_preload(["helpers.networks", "scaleconv.experiments.compare"])
-
-    def start(folder, arguments):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        processes = []
-        for rank in ("0", "1"):
-            (folder / rank).mkdir(parents=True, exist_ok=True)
-            shared = {
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "WORLD_SIZE": "2",
-                "KILLED": os.environ["KILLED"],
-            }
-            variables = {**shared, "RANK": rank, "LOCAL_RANK": rank}
-            processes.append(context.Process(target=run_command, args=(arguments, variables, folder / rank)))
-            processes[-1].start()
-        for process in processes:
-            process.join(300)
-        return [
-            (*((folder / rank / name).read_text() for name in ("out", "err")), process.exitcode)
-            for rank, process in zip("01", processes, strict=True)
-        ]
-
-    return start
+def alone(images, tmp_path_factory):
+    """The results of one process, by network."""
+    folder = tmp_path_factory.mktemp("alone")
+    started = [Command(command(images, folder / name, *model), folder / name) for name, model in NETWORKS.items()]
+    assert [each.wait()[0] for each in started] == [0, 0]
+    return folder
 
 
-@pytest.fixture(autouse=True)
-def mark(tmp_path, monkeypatch):
-    """The file that makes `helpers.networks.Killed` kill the second process."""
-    monkeypatch.setenv("KILLED", str(tmp_path / "mark"))
-    return tmp_path / "mark"
-
-
-def same(one, two, tolerance=2e-5):
+def assert_same(one, two, tolerance=1e-5):
     """Weights and records of two folders agree to rounding."""
     files = [sorted((folder / "train" / "weights").iterdir()) for folder in (one, two)]
     assert [path.name for path in files[0]] == [path.name for path in files[1]]
     for first, second in zip(*files, strict=True):
         weights, others = load_file(first), load_file(second)
+        assert weights.keys() == others.keys()
         for name, tensor in weights.items():
             torch.testing.assert_close(others[name], tensor, atol=tolerance, rtol=tolerance)
     for first, second in zip(*(read_records(folder / "train") for folder in (one, two)), strict=True):
-        assert first.config == second.config
-        assert first.series == second.series
+        assert (first.config, first.series) == (second.config, second.series)
         assert [e.train_loss for e in first.history] == pytest.approx([e.train_loss for e in second.history], rel=1e-4)
         assert [e.val_error for e in first.history] == [e.val_error for e in second.history]
 
 
-def test_two_processes_equal_one_and_the_first_alone_prints_and_writes(run, together, images, tmp_path):
+@pytest.mark.parametrize("network", NETWORKS)
+def test_two_processes_equal_one_and_the_first_alone_prints_and_writes(network, alone, images, tmp_path):
     """Each has a folder of its own, as on two machines."""
-    assert run(*command(images, tmp_path / "one", *NORMED))[0] == 0
-    (output, errors, code), other = together(tmp_path, command(images, "results", *NORMED))
+    (code, output, errors), other = together(tmp_path, command(images, "results", *NETWORKS[network]))
     assert (code, errors) == (0, "")
-    assert other == ("", "", 0)
-    assert "plain + scale augmentation, seed 0 (1 of 1):" in output
+    assert other == (0, "", "")
+    assert output.count("plain + scale augmentation, seed 0:") == 1
     written = tmp_path / "0" / "results"
-    same(tmp_path / "one", written)
+    assert_same(alone / network, written)
     (record,) = read_records(written / "train")
     assert record.environment["processes"] == 2
     assert list((written / "train" / "checkpoints").iterdir()) == []
-    assert [path for path in (tmp_path / "1" / "results").rglob("*") if path.is_file()] == []
+    assert not (tmp_path / "1" / "results").exists()
 
 
-def test_a_lost_process_is_one_line_and_the_run_goes_on(run, together, images, tmp_path, mark):
-    assert run(*command(images, tmp_path / "one", *KILLED))[0] == 0
-    mark.write_text(str(int(signal.SIGKILL)))
-    two = command(images, tmp_path / "two", *KILLED)
-    (output, errors, code), (_, _, lost) = together(tmp_path, two)
-    assert (code, lost) == (2, -9)
-    assert errors == f"scaleconv: {LOST}\n"
-    assert "seed 0 (" not in output
-    (checkpoint,) = (tmp_path / "two" / "train" / "checkpoints").iterdir()
-    assert int(load_file(checkpoint)["position"]) == 4
-    assert [code for *_, code in together(tmp_path, two)] == [0, 0]
-    same(tmp_path / "one", tmp_path / "two")
-    assert [code for *_, code in together(tmp_path, two)] == [0, 0]  # finished, and found so by both
+def test_a_lost_process_is_one_line_and_the_run_goes_on(alone, images, tmp_path):
+    two = command(images, tmp_path / "results", *NORMED)
+    (code, output, errors), (lost, _, _) = together(tmp_path, two, end=(signal.SIGKILL, 6))
+    assert (lost, errors.count("\n"), "seed 0:" in output) == (-9, 1, False)
+    assert (code, errors.startswith("scaleconv: another process of this run was lost: ")) == (2, True)
+    (checkpoint,) = (tmp_path / "results" / "train" / "checkpoints").iterdir()
+    assert int(load_file(checkpoint)["cursor"]) == 1  # 4 steps in an epoch, and 5 that both have done
+    for _ in range(2):  # the second time it is finished, and found so by both
+        assert [code for code, *_ in together(tmp_path, two)] == [0, 0]
+    assert_same(alone / "norms", tmp_path / "results")
 
 
-def test_a_signal_to_one_process_stops_all_with_a_checkpoint(together, images, tmp_path, mark):
-    mark.write_text(str(int(signal.SIGTERM)))
-    (_, errors, code), other = together(tmp_path, command(images, tmp_path / "two", *KILLED))
-    assert (code, *other) == (130, "", "", 130)
+def test_a_signal_to_one_process_stops_all_with_a_checkpoint(alone, images, tmp_path):
+    two = command(images, tmp_path / "results", *NORMED)
+    (code, _, errors), other = together(tmp_path, two, end=(signal.SIGTERM, 7))
+    assert (code, *other) == (130, 130, "", "")
     assert errors.startswith("scaleconv: interrupted; what was finished is kept")
-    (checkpoint,) = (tmp_path / "two" / "train" / "checkpoints").iterdir()
-    assert int(load_file(checkpoint)["position"]) == 5
+    (checkpoint,) = (tmp_path / "results" / "train" / "checkpoints").iterdir()
+    assert int(load_file(checkpoint)["cursor"]) == 3  # 4 steps in an epoch
+    assert [code for code, *_ in together(tmp_path, two)] == [0, 0]
+    assert_same(alone / "norms", tmp_path / "results")
 
 
 def test_torchrun_trains_on_masks(run, tmp_path):
@@ -142,21 +124,23 @@ def test_torchrun_trains_on_masks(run, tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("seed 0 (1 of 1):") == 1
-    same(tmp_path / "one", tmp_path / "two")
+    assert done.stdout.count("seed 0:") == 1
+    assert_same(tmp_path / "one", tmp_path / "two")
 
 
-def test_a_batch_is_shared_without_a_rest():
-    assert [Processes(rank, 2).share([1, 2, 3, 4, 5]) for rank in (0, 1)] == [[1, 3, 5], [2, 4]]
-    assert Processes(1, 3).taken([1, 2, 3, 4]) == 4
-    assert [Processes(rank, 3).share([7, 8]) for rank in (0, 1, 2)] == [[7, 8]] * 3
-    assert Processes(1, 3).taken([7, 8]) == 6
+def test_the_first_process_is_known_by_its_rank(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert (started_by_torchrun(), is_first()) == (False, True)
+    for rank, size, several in (("0", "1", False), ("0", "2", True), ("1", "2", True)):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", size)
+        assert (started_by_torchrun(), is_first()) == (several, rank == "0")
 
 
-def test_norms_are_their_own_again_afterwards():
-    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    before = dict(vars(network[1]))
-    with joint_norms(network, Processes(0, 2), "cpu"):
-        assert type(network[1]) is not nn.BatchNorm2d
-    assert type(network[1]) is nn.BatchNorm2d
-    assert vars(network[1]).keys() == before.keys()
+def test_only_norms_over_the_batch_are_joined():
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.BatchNorm1d(3), nn.GroupNorm(1, 2))
+    join_norms(network, torch.device("cpu"))
+    kinds = [type(layer).__name__ for layer in network]
+    assert kinds == ["Conv2d", "JointBatchNorm", "JointBatchNorm", "GroupNorm"]
+    assert network.state_dict().keys() == nn.Sequential(*network).state_dict().keys()

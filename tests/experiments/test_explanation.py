@@ -5,15 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image, write_masks
 from scaleconv import Explanation, SIConv2d
 from scaleconv.data import Fixed, embedded_digits, load_folder, make_set
 from scaleconv.data.decoding import decode
-from scaleconv.experiments import FitSettings, NetworkSpec, fit, load, load_experiment, run_experiment
+from scaleconv.experiments import NetworkSettings, TrainingSettings, fit, load, load_experiment, run_experiment
 from scaleconv.experiments.checkpoint import Checkpoint, load_checkpoint, write_checkpoint
 from scaleconv.experiments.explanation import draw_predictions, load_network, load_trained, prediction_text
+
+ONE_EPOCH = TrainingSettings(epochs=1)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +41,10 @@ def photos(tmp_path_factory):
     tasks = {"convnet": ("converted", classes), "plain": ("plain", classes), "unet": ("converted", masks)}
     trained = {}
     for name, (variant, data) in tasks.items():
-        spec = NetworkSpec("unet" if name == "unet" else "convnet", variant, scales=(1.0, 1.5))
-        trained[name] = fit(spec, data, FitSettings(epochs=1), root / "results" / name, device="cpu").weights
+        network = NetworkSettings(name="unet" if name == "unet" else "convnet", variant=variant, scales=(1.0, 1.5))
+        trained[name] = fit(network, data, ONE_EPOCH, root / "results" / name, device="cpu").weights
     own = torch.nn.Sequential(SIConv2d(1, 2, 3), torch.nn.AdaptiveMaxPool2d(1), torch.nn.Flatten())
-    trained["own"] = fit(own, classes, FitSettings(epochs=1), root / "results" / "own", device="cpu").weights
+    trained["own"] = fit(own, classes, ONE_EPOCH, root / "results" / "own", device="cpu").weights
     return trained
 
 
@@ -65,9 +68,12 @@ def test_the_command_prints_the_prediction_and_draws_it(run, digit, weights, tmp
 
 
 def test_a_network_is_loaded_as_it_was_trained(weights):
-    network, run = load_network(weights["si_convnet"])
-    assert (run.model, run.fold, network.stages.conv1.out_channels) == ("si_convnet", 0, 2)
-    assert not torch.equal(network.stages.conv1.weight, run.network().stages.conv1.weight)
+    network, settings = load_network(weights["si_convnet"])
+    assert (settings.network.variant, settings.network.maps, settings.data.train) == ("converted", (2, 3), 100)
+    stored = load_file(weights["si_convnet"])
+    found = network.state_dict()
+    assert found.keys() == stored.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in stored.items())
 
 
 def test_an_image_is_prepared_as_the_network_was_trained(weights, photos, digit, tmp_path):
@@ -83,14 +89,13 @@ def test_an_image_is_prepared_as_the_network_was_trained(weights, photos, digit,
     assert load_trained(weights["si_convnet"]).read(photo).shape == (1, 28, 28)
 
 
-def test_from_the_digits_of_a_network_of_the_paper_their_mean_is_subtracted(weights, digit):
-    network, _ = load_network(weights["si_convnet"])
+def test_the_mean_of_the_training_digits_is_subtracted(weights, digit):
     scaled = make_set(embedded_digits()).images  # the quick preset trains on 100 of them
     trained = load_trained(weights["si_convnet"])
     assert float(trained.network.mean) == pytest.approx(float(scaled.mean()), abs=0.01)
     pixels = trained.read(digit)
-    scores = network((pixels - trained.network.mean[0]).unsqueeze(0)).softmax(1)
-    assert trained.explain(pixels).confidence == scores.max()
+    scores = trained.network.network((pixels - trained.network.mean[0]).unsqueeze(0)).softmax(1).detach()
+    assert float(trained.explain(pixels).confidence) == pytest.approx(float(scores.max()), rel=1e-6)
 
 
 def test_a_network_for_a_folder_is_explained_with_the_names_of_its_classes(run, photos, tmp_path):
@@ -123,11 +128,8 @@ def test_what_cannot_be_explained_is_one_line(run, digit, weights, photos, tmp_p
         refused(run("explain", tmp_path / "none.png", "--checkpoint", checkpoint), "none.png cannot be read (No such")
     for checkpoint in (weights["convnet"], photos["plain"]):
         refused(run("explain", digit, "--checkpoint", checkpoint), "must be of a network with scale-invariant layers")
-    refused(
-        run("explain", digit, "--checkpoint", photos["own"]), "`model` must be given", "of your own (Sequential in "
-    )
-    refused(run("explain", digit, "--checkpoint", photos["unet"], "--data-dir", tmp_path), "`data_dir` must be given")
-    refused(run("explain", digit, "--checkpoint", weights["pixels"]), "`checkpoint` must be of one of", "'pixels'")
+    refused(run("explain", digit, "--checkpoint", photos["own"]), "`checkpoint` must", "of your own")
+    refused(run("explain", digit, "--checkpoint", weights["pixels"]), "`checkpoint` must hold the weights")
     refused(run("explain", digit, "--checkpoint", digit), "`checkpoint` must hold the weights of a finished run")
     refused(run("explain", digit, "--checkpoint", tmp_path / "none"), "cannot read the checkpoint")
     refused(run("explain", digit, "--checkpoint", ours, "--out", "seen.txt"), "`out` must end in .png or .svg")
@@ -138,23 +140,27 @@ def test_the_state_of_an_unfinished_run_is_one_line(run, digit, photos, tmp_path
     found, path = load_checkpoint(photos["convnet"]), tmp_path / "unfinished.safetensors"
     renamed = {f"network.{name}": tensor for name, tensor in found.tensors.items()}
     write_checkpoint(path, Checkpoint(found.run, found.history, renamed))
-    refused(run("explain", digit, "--checkpoint", path), "weights that scaleconv train --data has written")
+    refused(run("explain", digit, "--checkpoint", path), "`checkpoint` must hold the weights of a finished run")
 
 
 FORGED = {
-    "no config": {"config": None},
-    "fold": {"fold": "x"},
-    "model": {"model": ["convnet"]},
-    "hidden": {"config": {"network": {"hidden": 10**13}}},
-    "maps": {"config": {"network": {"maps": [10**18, 10**18]}}},
+    "no config": lambda run: {**run, "config": None},
+    "data": lambda run: {**run, "config": {**run["config"], "data": {"source": "nowhere"}}},
+    "hidden": lambda run: with_network(run, hidden=10**13),
+    "maps": lambda run: with_network(run, maps=[10**18, 10**18]),
+    "name": lambda run: with_network(run, name="os:system"),
 }
+
+
+def with_network(run, **changes):
+    return {**run, "config": {**run["config"], "network": {**run["config"]["network"], **changes}}}
 
 
 @pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
 def test_weights_that_describe_no_network_are_refused_by_name_and_without_its_memory(change, weights, tmp_path):
     found = load_checkpoint(weights["si_convnet"])
     path = tmp_path / "forged.safetensors"
-    write_checkpoint(path, replace(found, run={**found.run, **change}))
+    write_checkpoint(path, replace(found, run=change(found.run)))
     with pytest.raises(ValueError, match=r"`checkpoint` must .*forged.safetensors"):
         load_network(path)
 

@@ -1,354 +1,355 @@
-"""Runs leave records, finished ones are not run again, interrupted ones resume bit for bit."""
+"""Runs leave records; finished ones are not run again, interrupted ones resume to the same bits."""
 
-import io
-import itertools
-import json
-import os
-import random
-import re
-import shutil
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
-from rich.console import Console
-from scaleconv.experiments.train import Outcome
+from safetensors.torch import load_file
 
-from helpers.runs import Stop, StopAt, outcome
-from scaleconv.experiments import Epoch, load_experiment, plan_runs, read_records, run, run_experiment, train
-from scaleconv.experiments.run import ProgressDisplay
+from helpers.elsewhere import Command
+from helpers.runs import Diary, Stop, outcome
+from scaleconv.data import embedded_digits, make_folds, make_set
+from scaleconv.experiments import (
+    ITEMS,
+    Experiment,
+    Options,
+    load,
+    load_experiment,
+    load_item,
+    plan_runs,
+    read_records,
+    run,
+    run_experiment,
+)
+from scaleconv.experiments.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
-
-
 TINY = {
     "data.train": 100,
+    "data.tested": 300,
     "network.maps": [2, 3],
     "network.scales": [0.8, 1.0, 1.25],
     "network.hidden": 8,
     "training.epochs": 4,
-    "training.batch": 50,
+    "training.batch": 40,  # 2 steps in an epoch
     "training.evaluate_every": 2,
-    "training.checkpoint_every": 1,
     "folds": [0, 1],
     "models": ["convnet", "si_convnet"],
 }
-
-
-CURVE = {
-    **TINY,
-    "data.test": 100,
-    "training.epochs": 2,
-    "points": [
-        {"name": "maps2", "x": 2, "label": "2, 2", "set": {"network.maps": [2, 2]}},
-        {"name": "maps3", "x": 3, "label": "3, 2", "set": {"network.maps": [3, 2]}},
-    ],
-}
-del CURVE["network.maps"]
+POINTS = [
+    {"name": "maps2", "x": 2, "label": "few", "set": {"network.maps": [2, 2]}},
+    {"name": "maps3", "x": 3, "label": "more", "set": {"network.maps": [3, 2]}},
+]
 pytestmark = pytest.mark.usefixtures("digits")
 
 
-def experiment(**changes):
-    return load_experiment("table1", "quick", {**TINY, **changes})
+def experiment(item="table1", **changes):
+    return load_experiment(item, "quick", {**TINY, **changes})
 
 
 def curve(**changes):
-    return load_experiment("fig4a", "quick", {**CURVE, **changes})
+    small = {key: value for key, value in TINY.items() if key != "network.maps"}
+    return load_experiment(
+        "fig4a", "quick", {**small, "data.test": 100, "training.epochs": 1, "points": POINTS, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, digits):
-    folder = tmp_path_factory.mktemp("finished") / "table1-tiny"
+    folder = tmp_path_factory.mktemp("finished") / "table1-quick"
     run_experiment(experiment(), folder)
     return folder
 
 
-def test_one_record_per_run_holds_what_a_reader_needs(finished):
+@pytest.fixture
+def no_training(monkeypatch):
+    monkeypatch.setattr(Trainer, "learn", lambda *_: pytest.fail("was trained again"))
+
+
+def error_of(network, fold, count=300):
+    """The test error of a network for 28×28 digits, from the digits as published."""
+    scaled = make_set(embedded_digits())
+    test = make_folds(scaled.labels, 100, count=10, seed=0)[fold].test[:count]
+    with torch.no_grad():
+        right = (network(scaled.images[test]).argmax(1) == scaled.labels[test]).sum()
+    return 100 * (count - int(right)) / count
+
+
+def test_a_record_says_what_was_run_and_its_weights_make_its_error(finished):
     records = read_records(finished)
-    assert [(record.model, record.fold) for record in records] == [
-        ("convnet", 0),
-        ("convnet", 1),
-        ("si_convnet", 0),
-        ("si_convnet", 1),
-    ]
+    methods = [(record.model, record.fold) for record in records]
+    assert methods == [("convnet", 0), ("convnet", 1), ("si_convnet", 0), ("si_convnet", 1)]
     for record in records:
-        assert record.experiment == "table1-tiny"
-        assert record.config["training"]["batch"] == 50
-        assert record.parameters == sum(
-            len(torch.tensor(w).flatten()) for w in outcome(finished)[record.name][1].values()
-        )
+        assert (record.experiment, record.point, record.runs_together) == ("table1-quick", "", 1)
+        assert (record.config["training"]["batch"], record.config["data"]["train"]) == (40, 100)
+        assert record.parameters == 2 * 49 + 2 + 3 * 2 * 25 + 3 + 8 * 3 * 9 + 8 + 10 * 8 + 10
         assert [entry.epoch for entry in record.history] == [1, 2, 3, 4]
         assert [entry.test_error is None for entry in record.history] == [True, False, True, False]
-        assert record.test_error == record.history[-1].test_error
         assert record.seconds == pytest.approx(sum(entry.seconds for entry in record.history), rel=1e-2)
-        assert record.seconds_per_epoch == pytest.approx(record.seconds / 4, rel=0.9)
-        assert record.runs_together == 1
         assert {"torch", "python", "device", "cores", "commit", "scaleconv"} <= set(record.environment)
+        network = load(finished / "weights" / f"{record.name}.safetensors")
+        assert record.error == record.history[-1].test_error == pytest.approx(error_of(network, record.fold), abs=1e-4)
+    assert len({record.error for record in records}) > 1
     assert not list((finished / "checkpoints").glob("*"))
 
 
-@pytest.mark.parametrize("changes", [{}, {"training.evaluate_every": 3, "training.checkpoint_every": 2}])
-def test_finished_runs_are_not_run_again_even_if_they_would_be_tested_more_often(finished, changes):
-    times = {path: path.stat().st_mtime_ns for path in finished.glob("*.json")}
-    run_experiment(experiment(**changes), finished, data_dir=Path("nowhere"))
-    assert {path: path.stat().st_mtime_ns for path in finished.glob("*.json")} == times
+def test_finished_runs_are_not_run_again_even_if_they_would_be_tested_more_often(finished, no_training):
+    before = finished.with_suffix(".jsonl").read_bytes()
+    diary = Diary()
+    again = run_experiment(experiment(**{"training.evaluate_every": 1}), finished, watcher=diary)
+    assert finished.with_suffix(".jsonl").read_bytes() == before
+    assert (len(again), len(diary.ended), diary.begun) == (4, 4, [])
+
+
+def test_the_records_of_the_repository_are_those_of_its_settings():
+    """Whoever repeats the paper's items finds all that is finished, and none of it is refused."""
+    for item in ITEMS:
+        loaded = load_item(item)
+        if isinstance(loaded, Experiment):
+            runs = plan_runs(loaded)
+            found = run.finished_runs(runs, ROOT / "results" / item)
+            assert found <= {each.name for each in runs}
+            assert len(found) >= len(runs) // 2, item
 
 
 @pytest.mark.parametrize("folds", [[0], [2]])
 def test_records_of_other_settings_are_not_mixed_with_these(finished, folds):
-    with pytest.raises(ValueError, match=r"other settings \(training.epochs was 4, now 5\).*--name"):
+    with pytest.raises(ValueError, match=r"in table1-quick .*other settings \(training.epochs was 4, now 5\).*--name"):
         run_experiment(experiment(**{"training.epochs": 5, "folds": folds}), finished)
 
 
-def test_a_run_that_diverges_says_so(tmp_path):
-    with pytest.raises(ValueError, match=r"ConvNet, fold 0 diverged: its loss is nan in epoch .*learning_rate"):
-        run_experiment(experiment(**{"training.learning_rate": 1e30}), tmp_path / "table1-tiny")
+def test_every_model_runs_at_every_point_on_every_fold(tmp_path):
+    records = run_experiment(curve(), tmp_path / "fig4a")
+    expected = [
+        (model, point, x, label, fold, first)
+        for model in ("convnet", "si_convnet")
+        for point, x, label, first in (("maps2", 2, "few", 2), ("maps3", 3, "more", 3))
+        for fold in (0, 1)
+    ]
+    found = [(r.model, r.point, r.x, r.label, r.fold, r.config["network"]["maps"][0]) for r in records]
+    assert found == expected
+    with pytest.raises(ValueError, match=r"convnet-maps3-fold0-seed0 in fig4a is of a point that the item does not"):
+        run_experiment(curve(points=POINTS[:1]), tmp_path / "fig4a")
+    changed = [POINTS[0], {**POINTS[1], "set": {"network.maps": [4, 2]}}]
+    with pytest.raises(ValueError, match=r"maps3.*other settings \(network.maps was \[3, 2\], now \[4, 2\]\)"):
+        run_experiment(curve(points=changed), tmp_path / "fig4a")
 
 
-@pytest.mark.parametrize(("between", "saved"), [(0.0, [1, 2, 3]), (2.5, [2]), (1000.0, [])])
-def test_a_checkpoint_waits_until_there_is_something_to_lose(tmp_path, monkeypatch, between, saved):
-    """The clock is looked at twice in an epoch for its seconds, and once to see whether a checkpoint is due."""
-    monkeypatch.setattr(train, "SECONDS_BETWEEN", between)
-    clock = iter(itertools.count(step=0.5))
-    monkeypatch.setattr(train.time, "perf_counter", lambda: next(clock))
-    written, write = [], train.write_checkpoint
-    monkeypatch.setattr(
-        train, "write_checkpoint", lambda path, state: (written.append(state.epoch), write(path, state))
-    )
-    run_experiment(experiment(models=["convnet"], folds=[0]), tmp_path / "table1-tiny")
-    assert written == saved
+def test_seeds_are_run_one_after_the_other_and_differ(tmp_path):
+    several = msgspec.structs.replace(experiment(models=["convnet"], folds=[0]), seeds=(3, 5))
+    assert [each.seed for each in plan_runs(several)] == [3, 5]
+    run_experiment(several, tmp_path / "seeds")
+    first, second = (weights["network.stages.conv1.weight"] for _, weights in outcome(tmp_path / "seeds").values())
+    assert first != second
 
 
-def test_an_interrupted_experiment_keeps_what_is_finished_and_goes_on(finished, tmp_path):
-    folder = tmp_path / "table1-tiny"
-    for epochs in (3, 4, 5):
-        with pytest.raises(Stop):
-            run_experiment(experiment(), folder, watcher=StopAt(epochs))
-    assert len(read_records(folder)) == 2
-    run_experiment(experiment(), folder)
+# Interruptions.
+
+
+# An epoch has two steps and its end, which is saved; the last step of an epoch is saved with its end.
+@pytest.mark.parametrize(("step", "saved"), [(1, 0), (2, 1), (3, 1), (4, 3), (5, 4), (12, 10)])
+def test_a_run_that_was_interrupted_resumes_to_the_same_bits(finished, tmp_path, step, saved):
+    folder, one = tmp_path / "table1-quick", experiment(models=["si_convnet"], folds=[1])
+    with pytest.raises(Stop):
+        run_experiment(one, folder, watcher=Diary(stop=step))
+    diary = Diary()
+    run_experiment(one, folder, watcher=diary)
+    assert outcome(folder)["si_convnet-fold1-seed0"] == outcome(finished)["si_convnet-fold1-seed0"]
+    assert len(diary.advanced) == 12 - saved
+    assert not list((folder / "checkpoints").iterdir())
+
+
+def test_an_interrupted_experiment_keeps_what_is_finished(finished, tmp_path):
+    folder = tmp_path / "table1-quick"
+    with pytest.raises(Stop):
+        run_experiment(experiment(), folder, watcher=Diary(stop=20))
+    assert [record.name for record in read_records(folder)] == ["convnet-fold0-seed0"]
+    diary = Diary()
+    run_experiment(experiment(), folder, watcher=diary)
+    assert [title for title, _, _ in diary.begun] == ["ConvNet, fold 1", "SI-ConvNet, fold 0", "SI-ConvNet, fold 1"]
     assert outcome(folder) == outcome(finished)
 
 
-def run_in_child(folder, seconds):
-    """Run in a fork that is killed, without warning, after so much time on the processor; return the time it took."""
-    child = os.fork()
-    if child == 0:
-        failed = 1
-        try:
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal, not handled, ends a process like SIGKILL
-            run_experiment(experiment(), folder)
-            failed = 0
-        finally:
-            os._exit(failed)  # never back into the tests
-    _, status, usage = os.wait4(child, 0)
-    assert status == 0 or os.WIFSIGNALED(status)
-    return os.WIFSIGNALED(status), usage.ru_utime + usage.ru_stime
+COMMAND = ["reproduce", "table1", *(f"--set={key}={value}" for key, value in TINY.items() if "." in key)]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="on a machine with a GPU autograd has threads, and cannot fork")
-def test_killed_at_ten_random_moments_it_ends_the_same(finished, tmp_path):
-    """Forks find the plans of `finished` in the cache, so that they are killed in training."""
-    dice = random.Random(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    try:
-        killed, whole = run_in_child(tmp_path / "whole", 600)
-        assert not killed
-        folder, kills, halfway = tmp_path / "killed", 0, 0
-        while kills < 10:
-            kills += run_in_child(folder, dice.uniform(0.01, whole / 3))[0]
-            halfway += len(list(folder.rglob("*-seed0.*"))) > 0 and len(list(folder.glob("*.json"))) < 4
-            if len(list(folder.glob("*.json"))) == 4:  # nothing is left to kill: begin again
-                shutil.rmtree(folder)
-        run_experiment(experiment(), folder)
-    finally:
-        torch.set_num_threads(threads)
-    assert halfway >= 3  # kills that left something to go on from
-    assert outcome(folder) == outcome(tmp_path / "whole")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_is_signalled_in_its_fifth_step_resumes_to_the_same_bits(finished, tmp_path, number):
+    """Ctrl-C and SIGTERM leave a checkpoint of that step and a line; after SIGKILL the last checkpoint counts."""
+    command = Command([*COMMAND, "--models", "convnet", "--folds", "0"], tmp_path, end=(number, 5))
+    code, _, errors = command.wait()
+    if number == signal.SIGKILL:
+        assert code == -signal.SIGKILL
+    else:
+        resumes = "what was finished is kept, and the same command goes on from there"
+        assert (code, errors) == (130, f"scaleconv: interrupted; {resumes}\n")
+    folder = tmp_path / "results" / "table1-quick"
+    (checkpoint,) = (folder / "checkpoints").glob("*.safetensors")
+    assert int(load_file(checkpoint)["cursor"]) == (2 if number == signal.SIGKILL else 1)  # of 2 in an epoch
+    diary = Diary()
+    run_experiment(experiment(models=["convnet"], folds=[0]), folder, watcher=diary)
+    assert diary.begun == [("ConvNet, fold 0", 4, 2)]
+    assert outcome(folder)["convnet-fold0-seed0"] == outcome(finished)["convnet-fold0-seed0"]
 
 
-def test_what_killed_runs_left_half_written_is_removed_on_resume(tmp_path):
-    folder = tmp_path / "table1-tiny"
-    with pytest.raises(Stop):
-        run_experiment(experiment(), folder, watcher=StopAt(6))
-    left = [
-        folder / ".convnet-fold0-seed0.json.abcd.part",  # of a run that has finished since
-        folder / "checkpoints" / ".convnet-fold1-seed0.safetensors.abcd.part",
-        folder / "weights" / ".si_convnet-fold1-seed0.safetensors.abcd.part",
-    ]
-    other = folder / ".someone-elses.json.abcd.part"
-    for path in (*left, other):
-        path.mkdir(parents=True)
-    run_experiment(experiment(), folder)
-    assert list(folder.rglob("*.part")) == [other]
+def test_two_processes_on_one_folder_lose_nothing(finished, tmp_path):
+    options = ("--models", "convnet,si_convnet", "--results", tmp_path / "results", "--folds")
+    both = [Command([*COMMAND, *options, folds], tmp_path / folds) for folds in ("0,1", "1,0")]
+    assert [command.wait()[0] for command in both] == [0, 0]
+    assert outcome(tmp_path / "results" / "table1-quick") == outcome(finished)
 
 
-def test_a_run_that_was_killed_when_it_had_just_finished_leaves_no_checkpoint(finished):
+def test_checkpoints_are_apart_by_ten_seconds_and_take_a_small_share_of_the_time(monkeypatch):
+    now = [100.0]
+    monkeypatch.undo()
+    monkeypatch.setattr(run.time, "perf_counter", lambda: now[0])
+    clock = run._Clock()
+    for seconds, due in ((9.9, False), (0.2, True)):
+        now[0] += seconds
+        assert clock.due() is due
+    with clock.writing():
+        now[0] += 2.0  # 2 % of 100 seconds
+    for seconds, due in ((99.0, False), (1.1, True)):
+        now[0] += seconds
+        assert clock.due() is due
+    with clock.writing():
+        now[0] += 0.1
+    for seconds, due in ((9.9, False), (0.2, True)):
+        now[0] += seconds
+        assert clock.due() is due
+
+
+def test_what_killed_runs_left_is_removed(finished):
     (weights, *_) = sorted((finished / "weights").iterdir())
-    left = finished / "checkpoints" / weights.name
-    left.parent.mkdir(exist_ok=True)
-    left.write_bytes(weights.read_bytes())
+    left = [finished / kind / f".{weights.name}.abcd.part" for kind in ("checkpoints", "weights")]
+    other = finished / "weights" / ".someone-elses.safetensors.abcd.part"
+    for folder in (*left, other):
+        folder.mkdir(parents=True)
+    left.append(finished / "checkpoints" / weights.name)  # killed when the run had just finished
+    left[-1].write_bytes(weights.read_bytes())
     run_experiment(experiment(), finished)
-    assert not left.exists()
+    assert [path for path in (*left, other) if path.exists()] == [other]
+    other.rmdir()
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
-    folder = tmp_path / "table1-tiny"
-
     def full(self, *_):
         raise OSError(28, "No space left on device", str(self))
 
+    folder, one = tmp_path / "table1-quick", experiment(models=["convnet"], folds=[0])
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(OSError, match="No space left on device"):
-            run_experiment(experiment(), folder)
-    assert not list(folder.rglob("*.json"))
-    assert not list(folder.rglob("*.part"))
-    assert len(run_experiment(experiment(), folder)) == 4
+        with pytest.raises(OSError, match=r"convnet-fold0-seed0.safetensors.*No space left on device"):
+            run_experiment(one, folder)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(run_experiment(one, folder)) == 1
 
 
-def test_every_model_runs_at_every_point_on_every_fold(tmp_path):
-    folder = tmp_path / "fig4a-tiny"
-    records = run_experiment(curve(), folder)
-    assert [(record.model, record.point, record.x, record.fold) for record in records] == [
-        (model, point, x, fold)
-        for model in ("convnet", "si_convnet")
-        for point, x in (("maps2", 2), ("maps3", 3))
-        for fold in (0, 1)
-    ]
-    assert {record.config["network"]["maps"][0] for record in records if record.point == "maps3"} == {3}
-    assert len({record.parameters for record in records}) == 2
-    assert (folder / "si_convnet-maps3-fold1-seed0.json").is_file()
-    assert (folder / "weights" / "si_convnet-maps3-fold1-seed0.safetensors").is_file()
-    assert len(read_records(folder)) == 8
+def test_a_run_that_diverges_says_so(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"ConvNet, fold 0 diverged: its loss is nan in epoch .*learning rate \(=1e\+30"
+    ):
+        run_experiment(experiment(**{"training.learning_rate": 1e30}), tmp_path / "table1-quick")
 
 
-def test_interrupted_at_any_point_it_ends_the_same(tmp_path):
-    whole, folder = tmp_path / "a" / "fig4a-tiny", tmp_path / "b" / "fig4a-tiny"
-    run_experiment(curve(), whole)
-    for epochs in (1, 4, 4, 3):
-        with pytest.raises(Stop):
-            run_experiment(curve(), folder, watcher=StopAt(epochs))
-    assert 0 < len(read_records(folder)) < 8
-    run_experiment(curve(), folder)
-    assert outcome(folder) == outcome(whole)
+# What a run does.
 
 
-def grouped(loaded, on_gpu=True):
-    return [[(one.model, one.point.name, one.fold) for one in group] for group in run._groups(loaded, on_gpu)]
+def test_the_network_with_the_least_validation_error_is_kept_tested_and_saved(tmp_path):
+    changes = {
+        "data.test": 300,
+        "data.val": 100,
+        "training.keep": "best",
+        "training.epochs": 6,
+        "training.learning_rate": 0.3,
+    }
+    (record,) = run_experiment(experiment(models=["convnet"], folds=[0], **changes), tmp_path / "best")
+    validated = [entry.val_error for entry in record.history]
+    assert validated.index(min(validated)) < 5  # else the last network would do as well
+    network = load(tmp_path / "best" / "weights" / f"{record.name}.safetensors")
+    source = run.Sources("cpu").open(experiment(**changes).settings.data, 0)
+    for examples, error in ((source.val, min(validated)), (source.test, record.error)):
+        wrong = (network(examples.images).argmax(1) != examples.labels).double().mean()
+        assert 100 * float(wrong) == pytest.approx(error, abs=1e-4)
 
 
-def test_on_a_gpu_folds_of_a_shape_are_trained_at_once_and_on_the_cpu_none():
+def test_training_ends_when_the_loss_has_settled(tmp_path):
+    changes = {"training.settled": 100.0, "training.epochs": 20, "models": ["convnet"], "folds": [0]}
+    (record,) = run_experiment(experiment(**changes), tmp_path / "settled")
+    assert (len(record.history), record.history[-1].test_error) == (10, record.error)
+
+
+def test_the_folds_of_an_rbm_are_trained_at_once_and_tested_once(tmp_path):
+    changes = {"models": ["rbm", "pixels"], "rbm.hidden": 4, "epochs": 2, "softmax.penalties": [0.1, 0.01]}
+    records = {record.name: record for record in run_experiment(experiment(**changes), tmp_path / "features")}
+    assert list(records) == ["pixels-fold0-seed0", "pixels-fold1-seed0", "rbm-fold0-seed0", "rbm-fold1-seed0"]
+    rbm, pixels = records["rbm-fold1-seed0"], records["pixels-fold1-seed0"]
+    assert [entry.test_error for entry in rbm.history] == [None, rbm.error]
+    assert (rbm.runs_together, rbm.parameters, len(pixels.history), pixels.runs_together) == (
+        2,
+        784 * 4 + 784 + 4 + 10 * 5,
+        1,
+        1,
+    )
+    assert rbm.series["held_out_loss"].x == [0.1, 0.01]
+    assert set(rbm.config) == {"data", "rbm", "softmax"}
+    assert load_file(tmp_path / "features" / "weights" / "rbm-fold1-seed0.safetensors")["samples"].shape[-1] == 784
+
+
+def grouped(loaded, shared=True):
+    return [[(one.model, one.point.name, one.fold) for one in group] for group in run._groups(loaded, shared)]
+
+
+def test_on_a_gpu_runs_of_a_shape_are_trained_at_once_up_to_a_limit_and_on_a_cpu_rbms_alone():
     runs = plan_runs(curve())
-    assert [len(group) for group in grouped(runs)] == [2, 2, 2, 2]
-    assert all(len({(model, point) for model, point, _ in group}) == 1 for group in grouped(runs))
-    assert [len(group) for group in grouped(runs, on_gpu=False)] == [1] * 8
-
-
-def test_points_of_equal_shape_are_trained_at_once_up_to_a_limit():
-    groups = grouped(plan_runs(load_experiment("fig5b")))
-    assert [len(group) for group in groups] == [6] * 8  # 2 models, 4 ranges of scales, 6 folds
+    assert [{run[:2] for run in group} for group in grouped(runs)] == [
+        {(model, point)} for model in ("convnet", "si_convnet") for point in ("maps2", "maps3")
+    ]
+    assert [len(group) for group in grouped(runs, shared=False)] == [1] * 8
     few = grouped(plan_runs(load_experiment("fig5b", "paper", {"folds": [0, 1, 2]})))
     assert few[0] == [("convnet", f"width{width}", fold) for width in (0.15, 0.3) for fold in (0, 1, 2)]
-    assert [len(group) for group in grouped(plan_runs(load_experiment("fig4b")))] == [6] * 16
+    mixed = plan_runs(experiment(models=["convnet", "rbm"], folds=[0, 1, 2, 3, 4, 5, 6]))
+    assert [len(group) for group in grouped(mixed, shared=False)] == [1] * 7 + [6, 1]
+    assert [len(group) for group in grouped(mixed)] == [6, 1, 6, 1]
+    held_out = [{"name": f"held{n}", "x": n, "set": {"data.held_out": n}} for n in (0, 20)]
+    unequal = grouped(plan_runs(curve(points=held_out, models=["convnet"])))
+    assert [{point for _, point, _ in group} for group in unequal] == [{"held0"}, {"held20"}]
 
 
-def test_points_that_train_on_unequally_many_digits_are_not_trained_at_once():
-    points = [{"name": f"held{n}", "x": n, "set": {"data.held_out": n}} for n in (0, 20)]
-    changes = {"points": points, "models": ["convnet"], "folds": [0, 1]}
-    groups = grouped(plan_runs(load_experiment("table1", "quick", changes)))
-    assert [{point for _, point, _ in group} for group in groups] == [{"held0"}, {"held20"}]
+# Networks that another item has trained.
+
+WINNERS = {"models": ["si_convnet"], "measure.digits": 20, "measure.scales": [0.5, 1.0]}
 
 
-def test_records_made_before_a_setting_existed_still_count(tmp_path):
-    """The records of 100 epochs know nothing of test digits or measures; nothing is run again."""
-    folder = tmp_path / "table1-100"
-    shutil.copytree(ROOT / "results" / "table1-100", folder)
-    networks = ["convnet", "hierarchical", "si_convnet", "ensemble"]
-    loaded = load_experiment("table1", "paper", {"training.epochs": 100, "models": networks})
-    assert "test" not in json.loads((folder / "convnet-fold0-seed0.json").read_text())["config"]["data"]
-    assert len(run_experiment(loaded, folder, data_dir=Path("nowhere"))) == 24
-
-
-def test_records_of_a_point_the_experiment_does_not_have_are_refused(tmp_path):
-    folder = tmp_path / "fig4a-tiny"
-    run_experiment(curve(folds=[0], models=["convnet"]), folder)
-    with pytest.raises(ValueError, match=r"convnet-maps3-fold0-seed0.json is of a point that fig4a does not have"):
-        run_experiment(curve(points=CURVE["points"][:1]), folder)
-    changed = [CURVE["points"][0], {**CURVE["points"][1], "set": {"network.maps": [4, 2]}}]
-    with pytest.raises(ValueError, match=r"maps3.*other settings \(network.maps was \[3, 2\], now \[4, 2\]\)"):
-        run_experiment(curve(points=changed), folder)
-
-
-def test_a_model_may_be_trained_by_another_procedure(tmp_path, monkeypatch):
-    """What is not trained by gradient descent hands over weights and a history, and the rest is the same."""
-    history = [Epoch(1, 0.0, None, 0.1), Epoch(2, 0.0, 90.0, 0.1)]
-
-    def guess(runs, store, folder, watcher):
-        assert [one.model for one in runs] == ["ensemble"]
-        return {one: Outcome({"w": torch.ones(3)}, history, 3, 1) for one in runs}
-
-    monkeypatch.setitem(run.PROCEDURES, "ensemble", guess)
-    loaded = curve(models=["ensemble"], folds=[0], points=CURVE["points"][:1])
-    (record,) = run_experiment(loaded, tmp_path / "fig4a-tiny")
-    assert (record.test_error, record.parameters, record.config["training"]["epochs"]) == (90.0, 3, 2)
-
-
-def shown(terminal):
-    stream = io.StringIO()
-    first, *_, last = plan_runs(load_experiment("fig4a", "quick", {"training.epochs": 4, "folds": [0, 1]}))
-    with ProgressDisplay(Console(file=stream, force_terminal=terminal, width=140)) as display:
-        display.plan("fig4a", 12)
-        display.begin(first, 3)
-        display.end(first.title)
-        display.end("another")
-        display.begin(last, 1)
-        display.epoch(last, Epoch(2, 0.1234, 5.5, 0.5))
-        display.epoch(last, Epoch(3, 0.0567, None, 0.25))
-    return stream.getvalue()
+def test_a_network_that_another_item_has_trained_is_measured_and_not_trained(finished, tmp_path, no_training):
+    folder = finished.with_name("winners-quick")
+    records = run_experiment(experiment("winners", **WINNERS), folder)
+    there = {record.name: record for record in read_records(finished)}
+    for record in records:
+        assert (record.experiment, record.config["measure"]["kind"]) == ("winners-quick", "winners")
+        assert (record.history, record.error) == (there[record.name].history, there[record.name].error)
+        shares = [series.y for name, series in record.series.items() if name.startswith("stages.conv1 ")]
+        assert [sum(each) for each in zip(*shares, strict=True)] == pytest.approx([100, 100], abs=1e-3)
+        assert outcome(folder)[record.name][1] == outcome(finished)[record.name][1]
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["fig4a", " 2/12", "SI-ConvNet, 18, 32, fold 1", "3/4", "loss 0.0567", "error  5.50 %", "4 epochs/s"],
+    "changes",
+    [{"training.batch": 50}, {"seed": 1}, {"network.scales": [1.0, 1.25]}, {"folds": [2]}, {"data.seed": 1}],
+    ids=lambda change: next(iter(change)),
 )
-def test_a_terminal_sees_how_many_runs_and_of_each_epoch_loss_last_error_and_rate(words):
-    assert words in shown(True)
+def test_a_network_of_another_run_is_not_taken_for_it(finished, tmp_path, no_training, changes):
+    folder = finished.with_name("winners-other")
+    with pytest.raises(pytest.fail.Exception, match="was trained again"):
+        run_experiment(experiment("winners", **{**WINNERS, "folds": [0], **changes}), folder)
 
 
-COLOUR = r"\x1b\[(?:\d+;)*(?:3[0-7]|38;5;\d+)m"
-
-
-def test_colours_are_off_where_they_should_be(monkeypatch):
-    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    assert re.search(COLOUR, shown(True))
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not re.search(COLOUR, shown(True))
-    assert "4 epochs/s" in shown(True)
-
-
-def test_runs_that_are_finished_leave_the_display():
-    first, second, *_ = plan_runs(load_experiment("fig4a", "quick"))
-    with ProgressDisplay(Console(file=io.StringIO(), force_terminal=True)) as display:
-        display.plan("fig4a", 18)
-        display.begin(first, 0)
-        display.begin(second, 0)
-        display.end(first.title)
-        assert [task.description for task in display.progress.tasks] == ["fig4a", second.title]
-
-
-def test_output_that_is_no_terminal_shows_no_progress():
-    assert shown(False).strip() == ""
-
-
-def test_a_terminal_sees_the_epochs_of_an_rbm():
-    stream = io.StringIO()
-    first, *_, last = plan_runs(load_experiment("table1", "quick", {"epochs": 3, "models": ["rbm", "pixels"]}))
-    with ProgressDisplay(Console(file=stream, force_terminal=True, width=140)) as display:
-        display.begin(first, 0)
-        display.epoch(first, Epoch(2, 0.1, None, 0.5))
-        display.begin(last, 0)
-    assert "2/3" in stream.getvalue()
-    assert "0/1" in stream.getvalue()
+def test_a_measure_that_the_network_does_not_allow_is_refused_before_the_training(tmp_path, no_training):
+    with pytest.raises(ValueError, match="`models` must have scale-invariant layers for winners, got 'convnet'"):
+        run_experiment(experiment("winners", **{**WINNERS, "models": ["convnet"]}), tmp_path / "winners")
+    layers = {"models": ["convnet"], "measure.layers": ["stages.conv9"]}
+    with pytest.raises(ValueError, match=r"`measure.layers` must be layers of convnet \(.*got 'stages.conv9'"):
+        run_experiment(experiment("equivariance", **layers), tmp_path / "equivariance", Options())
+    assert not list(tmp_path.iterdir())

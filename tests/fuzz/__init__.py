@@ -14,10 +14,10 @@ import torch
 
 from fuzz import cases, files
 
-ROOMS = {"calls": cases.run, "files": files.run}
+KINDS = {"calls": cases.run, "files": files.run}
 
 
-def run_chunk(room, seed, numbers, device):
+def run_chunk(kind, seed, numbers, device):
     """How many of each kind passed, and the failures by number."""
     torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False  # on a GPU: less exact than float32 should be
@@ -25,7 +25,7 @@ def run_chunk(room, seed, numbers, device):
     passed, failed = Counter(), {}
     for number in numbers:
         try:
-            passed[ROOMS[room](seed, number, device)] += 1
+            passed[KINDS[kind](seed, number, device)] += 1
         except (Exception, pytest.fail.Exception) as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             failed[number] = f"{type(error).__name__} in {where.name}: {str(error)[:300]}"

@@ -1,6 +1,6 @@
-"""python -m fuzz [--room calls] [--cases 10000] [--seed 0] [--device cpu] [--jobs 2] [--minutes M] [--out FILE]
+"""python -m fuzz [--kind calls] [--cases 10000] [--seed 0] [--device cpu] [--jobs 2] [--minutes M] [--out FILE]
 
-Rooms are `calls` of the functions and damaged `files`.
+Kinds of cases are `calls` of the functions and damaged `files`.
 
 Prints every failure with the number that runs it again (`--first N --cases 1`), and exits with 1 if there was one.
 """
@@ -17,16 +17,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fuzz import ROOMS, run_chunk
-from scaleconv.experiments.records import describe_environment
-from scaleconv.experiments.run import make_progress
+from fuzz import KINDS, run_chunk
+from scaleconv.data.progress import make_progress
+from scaleconv.environment import describe_environment
 
 CHUNK = 50
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--room", choices=ROOMS, default="calls")
+    parser.add_argument("--kind", choices=KINDS, default="calls")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
@@ -43,7 +43,7 @@ def main():
         ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool,
     ):
         task = progress.add_task("fuzz", total=given.cases, figures="")
-        for future in [pool.submit(run_chunk, given.room, given.seed, chunk, given.device) for chunk in chunks]:
+        for future in [pool.submit(run_chunk, given.kind, given.seed, chunk, given.device) for chunk in chunks]:
             good, bad = future.result()
             passed.update(good)
             for number, reason in bad.items():
@@ -57,7 +57,7 @@ def main():
     print(f"{sum(passed.values())} passed, {len(failed)} failed in {seconds} s: {dict(passed)}")
     if given.out:
         settings = {
-            "room": given.room,
+            "kind": given.kind,
             "seed": given.seed,
             "first": given.first,
             "cases": sum(passed.values()) + len(failed),

@@ -32,22 +32,20 @@ from random import Random
 
 import matplotlib.pyplot as plt  # noqa: F401  # imported before the fork
 import torch
-from scaleconv.experiments.train import DigitStore
 
 from helpers.folders import write_classes
 from helpers.runs import outcome
 from scaleconv import cli
 from scaleconv.data import read_set
-from scaleconv.experiments import fit as fit_function
+from scaleconv.environment import describe_environment
+from scaleconv.experiments import read_records
 from scaleconv.experiments import run as run_module
-from scaleconv.experiments import train as train_module
 from scaleconv.experiments.checkpoint import load_checkpoint
-from scaleconv.experiments.records import describe_environment, read_record
+from scaleconv.experiments.sources import Sources
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 LONGEST = 120  # seconds that a command may take
-SMALL = ("data.train=100", "data.tested=100", "network.maps=[2,3]", "network.hidden=8", "training.batch=20",
-         "training.checkpoint_every=1")  # fmt: skip
+SMALL = ("data.train=100", "data.test=100", "network.maps=[2,3]", "network.hidden=8", "training.batch=20")
 TINY = [part for setting in SMALL for part in ("--set", setting)]
 FIT = ["--data", "images", "--model", "convnet", "--epochs", "3", "--batch", "8", "--scales", "0.7,1"]
 COMMANDS = {
@@ -132,25 +130,22 @@ def refused(process, *words):
 def results(folder):
     """All that counts of what a command has left: records without their times, weights, and sets."""
     found = {path.name: read_set(path).checksum() for path in folder.glob("*.safetensors")}
-    for parent in {path.parent for path in folder.glob("results/*/*.json")}:
-        found[parent.name] = outcome(parent)
-        for values, _ in found[parent.name].values():
-            values["cost"].pop("ms", None)
+    for path in folder.glob("results/*.jsonl"):
+        found[path.stem] = outcome(path.with_suffix(""))
     return found
 
 
 def check_whole(folder, finished):
     """Whatever bears its final name is whole, and no finished run was lost or changed; the finished runs now."""
-    for path in folder.glob("results/*/*.json"):
-        read_record(path)
     for path in folder.glob("results/*/[cw]*/[!.]*.safetensors"):
         load_checkpoint(path)
     for path in folder.glob("*.safetensors"):
         read_set(path)
-    now = {path: path.read_bytes() for path in folder.glob("results/*/*.json")}
-    assert finished.items() <= now.items(), (
-        f"lost or changed: {[p.name for p in finished if finished[p] != now.get(p)]}"
-    )
+    now = {
+        record.name: record for path in folder.glob("results/*.jsonl") for record in read_records(path.with_suffix(""))
+    }
+    lost = [name for name, record in finished.items() if now.get(name) != record]
+    assert not lost, f"lost or changed: {lost}"
     return now
 
 
@@ -281,14 +276,14 @@ def drop_capabilities():
 
 
 def check_deleted(name, inputs, expected):
-    """The first record is deleted while the others are made: the same command makes it again."""
+    """The records are deleted while others are made: the same command makes them again."""
     with fresh(inputs) as folder:
         process = Process(COMMANDS[name], folder)
-        while not (found := list(folder.glob("results/*/*.json"))):
+        while not (found := list(folder.glob("results/*.jsonl"))):
             time.sleep(0.002)
         found[0].unlink()
         if process.wait() != 0:
-            assert f"cannot read the record results/{found[0].parent.name}/{found[0].name}" in process.output()
+            assert "Traceback" not in process.output(), process.output()[-500:]
         finish(COMMANDS[name], folder)
         check_clean(folder)
         assert results(folder) == expected, "the results differ"
@@ -399,9 +394,18 @@ def prepare(inputs):
     """Images to train on, digits scaled once for all forks, and a checkpoint after every step or epoch."""
     write_classes(inputs / "images", 12, size=(20, 20))
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    store = DigitStore(torch.device("cpu"))
-    run_module.DigitStore = lambda *_: store
-    train_module.SECONDS_BETWEEN = sys.modules[fit_function.__module__].SECONDS_BETWEEN = 0.0
+    shared = Sources("cpu")
+
+    class Shared(Sources):
+        """Digits are scaled once for all forks."""
+
+        def __init__(self, *given):
+            super().__init__(*given)
+            self._digits, self._sets = shared._digits, shared._sets
+
+    run_module.Sources = Shared
+    run_module.SECONDS_BETWEEN = 0.0
+    run_module.SHARE_OF_TIME = 1.0
     with fresh(inputs) as folder, contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
         for arguments in COMMANDS.values():
             with contextlib.suppress(SystemExit):

@@ -12,36 +12,38 @@ import resource
 import signal
 import tempfile
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save
-from scaleconv.demo.networks import MEANS, read_means
-from scaleconv.experiments.classifier import make_classifier
-from scaleconv.experiments.config import Settings
-from scaleconv.experiments.experiment import Point
-from scaleconv.experiments.train import Run
-from scaleconv.experiments.training import FitSettings, Training
 
 from fuzz.damage import damaged_table, drawn, write_damaged
 from helpers.records import record
+from helpers.sources import make_source, random_examples
 from helpers.toml import to_toml
 from scaleconv.data import embedded_digits, make_set, read_folder, read_image, read_mask, read_masked_images, read_set
 from scaleconv.data.decoding import decode, decode_mask
 from scaleconv.data.idx import IdxFile, read_idx
 from scaleconv.data.sets import _seal, write_set
-from scaleconv.experiments import Epoch, NetworkSpec, load
+from scaleconv.experiments import Epoch, NetworkSettings, Settings, TrainingSettings, load
 from scaleconv.experiments import items as items_module
 from scaleconv.experiments.checkpoint import Checkpoint, _checksum, load_checkpoint, read_checkpoint, write_checkpoint
 from scaleconv.experiments.explanation import load_network
-from scaleconv.experiments.items import CONFIGS, load_item, read_items
-from scaleconv.experiments.records import checksum, read_record, to_columns, write_record
+from scaleconv.experiments.fit import own_settings
+from scaleconv.experiments.items import CONFIGS, Point, load_item, read_items
+from scaleconv.experiments.processes import make_fabric
+from scaleconv.experiments.records import Columns, checksum, read_records, records_file, write_record
+from scaleconv.experiments.run import Run
+from scaleconv.experiments.settings import FolderData
+from scaleconv.experiments.sources import images_of
 from scaleconv.experiments.tables import make_rows
+from scaleconv.experiments.trainer import Trainer
+from scaleconv.models import Classifier
 
 MOST_BYTES = 2**30  # of address space, beyond what the process has already
 MOST_SECONDS = 20  # of the processor; ten times as many by the clock, where other work goes on beside
@@ -121,93 +123,111 @@ def check_idx(dice, folder):
         assert np.array_equal(found[0], values), "other values were read"
 
 
-@cache
-def whole_record(number):
-    """A record as bytes, and as it is read."""
+def made_records():
+    """Records of all kinds."""
     history = [Epoch(1, 2.3, 40.0, 1.0), Epoch(2, 1.0, None, 1.0, 30.5), Epoch(3, 0.5, 12.5, 1.0)]
-    made = (
+    return (
         record("convnet", error=12.5, history=history),
         record("si_convnet", error=20.0, series={"test_error": ((0.5, 1.0), (30.0, 10.0))}, kind="test_scales"),
         record("rbm", fold=2, error=12.5, history=history),
         record("conv2d", error=None, point="layer1", x=1.5, series={"operations": ((1, 2), (1, 8))}),
-    )[number]
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_record(Path(folder), made)
-        return path.name, path.read_bytes(), read_record(path)
+    )
+
+
+@cache
+def whole_records(numbers):
+    """A file of records as bytes, and as it is read."""
+    made = made_records()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "item"
+        for number in numbers:
+            write_record(folder, made[number])
+        return records_file(folder).read_bytes(), read_records(folder)
+
+
+def draw_records(dice):
+    return whole_records(tuple(dice.sample(range(4), dice.choice([1, 1, 2, 4]))))
 
 
 def check_record(dice, folder):
-    name, data, expected = whole_record(dice.randrange(4))
-    path = folder / name
-    write_damaged(dice, path, data, whole_record(dice.randrange(4))[1])
-    found = read_or_refuse(read_record, path)
-    assert found is None or found == expected, "another record was read"
+    """A file may lose whole lines, which nobody can tell; each that is read must have been written."""
+    data, expected = draw_records(dice)
+    other, others = draw_records(dice)
+    write_damaged(dice, folder / "item.jsonl", data, other)
+    found = read_or_refuse(lambda path: read_records(path.with_suffix("")), folder / "item.jsonl")
+    for each in found or ():
+        assert each in (*expected, *others), "another record was read"
 
 
 def check_forged_record(dice, folder):
-    name, data, expected = whole_record(dice.randrange(4))
+    data, (expected,) = whole_records((dice.randrange(4),))
     table = json.loads(data)
     if forged := dice.random() < 0.7:
         del table["checksum"]
     table = damaged_table(dice, table)
     if forged:
-        table["checksum"] = checksum(table)
-    path = folder / name
-    path.write_text(json.dumps(table), encoding="utf-8")
-    found = read_or_refuse(read_record, path)
+        table["checksum"] = forged_checksum(table)
+    path = folder / "item.jsonl"
+    path.write_text(json.dumps(table) + "\n", encoding="utf-8")
+    found = read_or_refuse(lambda path: read_records(path.with_suffix("")), path)
     if found is None:
         return
+    (found,) = found
     assert forged or found == expected, "another record was read"
-    table.pop("checksum")
-    if isinstance(table["history"], dict):  # else of the first format
-        assert [entry.train_loss for entry in found.history] == table["history"]["train_loss"], "not the file's history"
-    assert json.dumps(asdict(found)["config"]) == json.dumps(table["config"]), "not the settings of the file"
+    assert [entry.train_loss for entry in found.history] == table["history"]["train_loss"], "not the file's history"
+    assert found.config == table["config"], "not the settings of the file"
     if found.test_error is not None:
         (row,) = make_rows([found], {}, found.model)
         assert row.ours.mean == found.test_error
 
 
-NETWORK = NetworkSpec("convnet", scales=(0.7, 1.0))
-DATA = {"fingerprint": "0", "images": {"train": 4, "val": 0, "test": 1}, "classes": ["cat", "dog"], "channels": 1,
-        "size": [20, 20], "fit": "crop"}  # fmt: skip
+def forged_checksum(table):
+    """The right one, where there can be one: not every text or number can be written."""
+    try:
+        return checksum(msgspec.json.decode(json.dumps(table)))
+    except (ValueError, OverflowError, RecursionError):
+        return ""
+
+
+NETWORK = NetworkSettings(name="convnet", variant="converted", scales=(0.7, 1.0), maps=(2, 3), hidden=4)
+DATA = FolderData(fingerprint="0", train=4, val=0, test=1, classes=("cat", "dog"), channels=1, size=(20, 20))
+RECIPE = TrainingSettings(epochs=3, batch=2, optimizer="adamw")
+RUNS = {
+    "method": Run("si_convnet", Point(Settings(network=NetworkSettings(maps=(2, 3), hidden=4))), 0, 0),
+    "weights": Run("converted", Point(own_settings(DATA, NETWORK, RECIPE)), 0, 0),
+}
+RUNS["training"] = RUNS["weights"]
 
 
 @cache
 def whole_checkpoint(kind):
-    """A checkpoint as bytes, and as it is read: of any run, of weights or of the training of a folder, of a method."""
-    torch.manual_seed(0)
+    """A checkpoint as bytes, and as it is read: of anything, of the weights of a run, of a run in training."""
     history = [Epoch(1, 2.3, None, 1.0), Epoch(2, 1.0, 12.5, 1.0)]
-    identity = {"network": asdict(NETWORK), "data": DATA, "settings": FitSettings(epochs=3).as_dict()}
     if kind == "plain":
+        torch.manual_seed(0)
         tensors = {"a": torch.randn(3, 2), "b": torch.arange(4), "c": torch.tensor(float("nan"))}
         made = Checkpoint({"model": "convnet", "fold": 0}, history, tensors)
-    elif kind == "method":
-        of_method = method()
-        made = Checkpoint(of_method.identity(), history, of_method.network().state_dict())
-    elif kind == "weights":
-        made = Checkpoint(identity, history, classifier().state_dict())
+    elif kind == "training":
+        made = Checkpoint(RUNS[kind].identity(), history, trained().state())
     else:
-        made = Checkpoint(identity, history, trained().state())
+        made = Checkpoint(RUNS[kind].identity(), history, classifier(RUNS[kind]).state_dict())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "whole.safetensors"
         write_checkpoint(path, made)
         return path.read_bytes(), load_checkpoint(path)
 
 
-def method():
-    settings = Settings()
-    network = type(settings.network)(maps=(2, 3), hidden=4, scales=(0.7, 1.0))
-    return Run("si_convnet", Point(type(settings)(network=network)), 0, 0)
-
-
-def classifier():
-    return make_classifier(NETWORK, DATA, ((0.5,), (0.25,)))
+def classifier(run):
+    images, classes = images_of(run.settings.data)
+    return Classifier(run.make(images), (0.5,), (0.25,), classes)
 
 
 def trained(steps=2):
-    training = Training(classifier(), FitSettings(epochs=3, batch=2), steps=6, device="cpu")
+    source = make_source(random_examples(4, (20, 20), 2), classes=2)
+    training = Trainer(classifier(RUNS["training"]), source, RECIPE, make_fabric("cpu"), seed=0, fold=0)
+    training.begin_epoch(1)
     for _ in range(steps):
-        training.step(torch.zeros(2, 1, 20, 20, dtype=torch.uint8), torch.tensor([0, 1]), 1, [0, 1])
+        training.step()
     return training
 
 
@@ -232,7 +252,12 @@ def check_use(path, kind, expected):
         found = read_or_refuse(read_checkpoint, path, expected.run)
         if found is None or read_or_refuse(lambda path: training.load_state(path, found.tensors) or True, path) is None:
             return
-        same(training.state(), found.tensors, "training")
+        state = training.state()
+        for name in state.keys() - found.tensors.keys():
+            assert name.partition(".")[0] in ("step", "exp_avg", "exp_avg_sq", "random"), f"{name} was missing"
+            assert name == "random" or not state[name].any(), f"{name} is not as before the first step"
+        same({name: state[name] for name in found.tensors if name != "random"},
+             {name: found.tensors[name] for name in found.tensors if name != "random"}, "training")  # fmt: skip
         return
     found = read_or_refuse(load if kind == "weights" else lambda path: load_network(path)[0], path)
     if found is not None:
@@ -242,7 +267,11 @@ def check_use(path, kind, expected):
 def check_forged_checkpoint(dice, folder):
     kind = dice.choice(["method", "weights", "training"])
     _, whole = whole_checkpoint(kind)
-    tensors, header = dict(whole.tensors), {"run": whole.run, "history": to_columns(whole.history), "epoch": 2}
+    tensors = dict(whole.tensors)
+    header = {
+        "run": whole.run,
+        "history": msgspec.to_builtins(Columns.of(whole.history)),
+    }
     if dice.random() < 0.5:
         damage_tensors(dice, tensors)
     else:
@@ -266,9 +295,9 @@ def damage_tensors(dice, tensors):
     if kind == "gone":
         del tensors[name]
     elif kind == "renamed":
-        tensors[dice.choice(["x", "network.x", "optimiser.x.y", "optimiser.99.exp_avg", ""])] = tensors.pop(name)
+        tensors[dice.choice(["x", "network.x", "exp_avg.x", "exp_avg", ""])] = tensors.pop(name)
     elif kind == "more":
-        tensors[dice.choice(["x", "network.x", "optimiser.0.x", "optimiser.-1.exp_avg"])] = torch.zeros(2)
+        tensors[dice.choice(["x", "network.x", "step.x", "exp_avg.network"])] = torch.zeros(2)
     else:
         tensors[name] = {
             "smaller": lambda: tensor[:1].clone() if tensor.dim() else tensor[None],
@@ -338,18 +367,6 @@ def check_item(dice, folder):
     with mock.patch.object(items_module, "_FILES", found):
         for preset in ("paper", "quick"):
             read_or_refuse(lambda _, preset=preset: load_item(name, preset), path)
-
-
-def check_means(dice, folder):
-    path = folder / MEANS
-    table = {"digits": 0.125, "scenes": 0.25}
-    if dice.random() < 0.5:
-        write_damaged(dice, path, json.dumps(table).encode(), b"[1, 2]")
-    else:
-        path.write_text(json.dumps(damaged_table(dice, table)))
-    found = read_or_refuse(read_means, path)
-    assert found is None or set(found) >= {"digits", "scenes"}
-    assert found is None or all(isinstance(mean, float) and 0 <= mean <= 1 for mean in found.values())
 
 
 @cache
@@ -450,7 +467,6 @@ KINDS = {
     "forged checkpoint": (3, check_forged_checkpoint),
     "set": (3, check_set),
     "item": (2, check_item),
-    "means": (1, check_means),
     "image": (3, check_image),
     "folder": (1, check_folder),
     "masked folder": (1, check_masked_folder),

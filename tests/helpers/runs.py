@@ -1,7 +1,6 @@
 """Watchers that interrupt or write down, and what to compare of two folders of runs."""
 
-from dataclasses import asdict
-
+import msgspec
 from safetensors.torch import load_file
 
 from scaleconv.experiments import read_records
@@ -12,45 +11,35 @@ class Stop(Exception):  # noqa: N818
 
 
 class Diary:
-    """A watcher that writes down what it is told."""
+    """A watcher that writes down what it is told; it stops the work after so many steps and ends of epochs."""
 
-    def __init__(self):
-        self.begun, self.epochs, self.ended = [], [], []
+    def __init__(self, stop=None):
+        self.begun, self.advanced, self.ended, self.stop = [], [], [], stop
 
     def plan(self, *_): ...
 
-    def begin(self, run, done):
-        self.begun.append((run.model, run.fold, done))
+    def begin(self, title, epochs, done):
+        self.begun.append((title, epochs, done))
 
-    def epoch(self, run, entry):
-        self.epochs.append((run.model, run.fold, entry))
+    def advance(self, title, epochs, figures):
+        self.advanced.append((title, epochs, figures))
+        if len(self.advanced) == self.stop:
+            raise Stop
 
     def end(self, title):
         self.ended.append(title)
 
 
-class StopAt(Diary):
-    """Interrupts the experiment after so many epochs."""
-
-    def __init__(self, epochs):
-        super().__init__()
-        self.most = epochs
-
-    def epoch(self, run, entry):
-        super().epoch(run, entry)
-        if len(self.epochs) == self.most:
-            raise Stop
-
-
 def outcome(folder):
-    """Everything in the records but the time they took and where, and the weights."""
+    """Everything in the records but the time they took and where, and the bytes of the weights."""
     found = {}
     for record in read_records(folder):
-        values = asdict(record)
+        values = msgspec.to_builtins(record)
         for name in ("seconds", "seconds_per_epoch", "environment", "experiment"):
             del values[name]
         for entry in values["history"]:
             del entry["seconds"]
-        weights = load_file((folder / "weights" / record.name).with_suffix(".safetensors"))
-        found[record.name] = values, {name: tensor.tolist() for name, tensor in weights.items()}
+        values["cost"].pop("ms", None)
+        weights = load_file(folder / "weights" / f"{record.name}.safetensors")
+        found[record.name] = values, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
     return found

@@ -140,7 +140,7 @@ def test_the_table_and_the_picture_show_both():
         ({"model": None}, TypeError, r"`model` must be a torch\.nn\.Module, got NoneType"),
         ({"images": torch.zeros(9)}, ValueError, r"`images` must be \(N, C, H, W\)"),
         ({"scales": 2}, TypeError, "`scales` must be a sequence of numbers, got 2"),
-        ({"scales": ()}, ValueError, "`scales` must hold a number at least, got none"),
+        ({"scales": ()}, ValueError, "`scales` must hold at least one number, got none"),
         ({"scales": (1, 0)}, ValueError, "`scales` must be positive and at most 1000, got 0"),
         ({"scales": (1, True)}, TypeError, "`scales` must hold numbers, got True"),
         ({"fill": None}, TypeError, "`fill` must be a number, got None"),

@@ -177,6 +177,13 @@ def test_wrong_tensors_are_named(tensors, error, message):
         si_conv2d(*tensors, groups=2)
 
 
+def test_scales_may_come_from_an_iterator_and_wrong_ones_are_named():
+    expected = si_conv2d(IMAGES, WEIGHT, groups=2, scales=(0.5, 1))
+    assert torch.equal(si_conv2d(IMAGES, WEIGHT, groups=2, scales=iter((0.5, 1))), expected)
+    with pytest.raises(TypeError, match="`scales` must hold numbers, got '2'"):
+        si_conv2d(IMAGES, WEIGHT, groups=2, scales=iter((1, "2")))
+
+
 def test_an_empty_image_is_refused_even_if_padding_holds_the_kernel():
     with pytest.raises(ValueError, match="`input` width must be at least 1, got 0"):
         si_conv2d(torch.rand(1, 4, 8, 0), WEIGHT, groups=2, padding=2)

@@ -22,7 +22,7 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 
 Preset = Annotated[str, typer.Option(help="quick (embedded digits, minutes on 2 cores) or paper (full size).")]
-Results = Annotated[Path, typer.Option(help="Directory of the results, with a folder for each experiment.")]
+Results = Annotated[Path, typer.Option(help="Directory of the results, with a file of records for each experiment.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, such as training.batch=64. May be repeated.")
@@ -51,7 +51,7 @@ Network = Annotated[
 NetworkScales = Annotated[
     str | None, typer.Option(help="Scales of converted and pyramid, such as 0.5,1,2. Default: those of SIConv2d.")
 ]
-Layers = Annotated[str | None, typer.Option(help="Convolutions to convert, such as 'stages.*'. Default: all over 1×1.")]
+Layers = Annotated[str | None, typer.Option(help="Convolutions to convert, such as '9.*,10.*'. Default: all over 1×1.")]
 Resize = Annotated[int | None, typer.Option(help="Side of all images. Default: their own, if they have only one.")]
 Native = Annotated[bool, typer.Option("--native", help="Leave images their sizes; a batch holds images of one size.")]
 Letterbox = Annotated[bool, typer.Option("--letterbox", help="Resize to fit whole, instead of cropping the middle.")]
@@ -115,7 +115,7 @@ def reproduce(
     folds: Annotated[str | None, typer.Option(help="Folds, separated by commas.")] = None,
     epochs: Epochs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and of the order of the digits.")] = None,
-    name: Annotated[str | None, typer.Option(help="Folder for the records. Default: ITEM, or ITEM-quick.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the results. Default: ITEM, or ITEM-quick.")] = None,
     results: Results = Path("results"),
     device: Device = "auto",
     data_dir: DataDir = None,
@@ -165,12 +165,12 @@ def reproduce(
 
 @app.command(epilog="Example: scaleconv show table1 --json")
 def show(
-    name: Annotated[str, typer.Argument(help="Folder of the records, such as table1 or fig4a-quick.")],
+    name: Annotated[str, typer.Argument(help="Name of the results, such as table1 or fig4a-quick.")],
     as_json: Annotated[
         bool, typer.Option("--json", help="Mean, std and n per model, and per point of a curve, as JSON.")
     ] = False,
     item: Annotated[
-        str | None, typer.Option(help="The paper item, if the folder's name does not begin with it.")
+        str | None, typer.Option(help="The paper item, if the name of the results does not begin with it.")
     ] = None,
     results: Results = Path("results"),
 ) -> None:
@@ -265,7 +265,7 @@ def train(
     workers: Workers = 0,
     tensorboard: Board = False,
     epochs: Epochs = None,
-    name: Annotated[str, typer.Option(help="Folder for the record and the weights.")] = "train",
+    name: Annotated[str, typer.Option(help="Name of the results: records and folder.")] = "train",
     results: Results = Path("results"),
     device: Device = "auto",
 ) -> None:
@@ -320,7 +320,7 @@ def compare(
     workers: Workers = 0,
     tensorboard: Board = False,
     epochs: Epochs = None,
-    name: Annotated[str, typer.Option(help="Folder for the records, the weights and the page.")] = "compare",
+    name: Annotated[str, typer.Option(help="Name of the results: records and folder.")] = "compare",
     results: Results = Path("results"),
     device: Device = "auto",
     engine: EngineName = "local",
@@ -390,7 +390,7 @@ def demo(
         say_next(f"scaleconv demo --networks {train}, which shows them")
         return
     if device is not None:
-        raise ValueError(f"`device` must be given with --train, got {device!r}: the page is answered by the CPU")
+        raise ValueError(f"`device` must be given with --train, got {device!r}: the page is served by the CPU")
     if sys.stderr.isatty():
         typer.echo("loading the networks, which takes a few seconds", err=True)
     server = PageServer(host, port, load_pairs(networks or SHIPPED))
@@ -554,14 +554,14 @@ def main(arguments: list[str] | None = None) -> None:
 def _report(error: Exception) -> int:
     if os.environ.get("SCALECONV_TRACEBACK"):
         raise error
-    # What the command line itself refuses is told by its method: typer has carried two different bases for it.
+    # Errors of the command line have `format_message`: typer has had two different base classes for them.
     usage = getattr(error, "format_message", None)
     known = isinstance(error, ValueError | OSError | ImportError)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
         text = f"not enough memory for these settings ({str(error).strip().partition(chr(10))[0]})"
     else:
         text = usage() if usage else str(error) if known else f"unforeseen {type(error).__name__}: {error}"
-    # A group without a command answers with its help, the only message of more than one line.
+    # A group without a command prints its help, the only message of more than one line.
     speaker = "scaleconv" if leads() else f"scaleconv, process {os.environ['RANK']}"
     print(text if text.startswith("Usage:") else f"{speaker}: {' '.join(text.split())}", file=sys.stderr)
     return 2 if usage or known else 1

@@ -1,7 +1,6 @@
 """Augmentation of training images: rescaled, flipped and shifted, their masks with them.
 
-The numbers are drawn by whoever trains. What is done with them needs nothing of the host, so that a CUDA graph can
-capture it.
+The caller draws the random numbers. Nothing here waits for the device, so that a CUDA graph can capture it.
 """
 
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None:  # it has a message of its own
             raise
-        remedy = "name a place that can be written to and has room"
+        remedy = "name a place that can be written to and has free space"
         raise type(error)(f"cannot write {target} ({error.strerror}): {remedy}") from error
     finally:
         lock.release()

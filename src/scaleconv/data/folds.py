@@ -112,7 +112,7 @@ def make_split(
 
 
 def hold_out(split: Split, count: int, labels: Tensor, *, seed: int = 0) -> Split:
-    """Test on some of the training digits and train on the others, to choose settings without the test digits.
+    """Test on some of the training digits and train on the rest, to choose settings without the test digits.
 
     Validation digits stay what they were.
 

@@ -1,4 +1,4 @@
-"""Bars on the terminal for whatever takes long: how far it is, the rate and the time left.
+"""Progress bars on the terminal, for long loops: how far they are, the rate and the time left.
 
 They are written to standard error and only where that is a terminal, so that a pipe or a log holds results alone.
 """

@@ -230,7 +230,7 @@ def smooth(images: Tensor, scales: Tensor | float) -> Tensor:
 
 
 def shift(images: Tensor, scales: Tensor | float, side: int, seed: int) -> Tensor:
-    """Move each scaled digit from the middle to any place that has room for its whole original image.
+    """Move each scaled digit from the middle to any place where its whole original image fits.
 
     Shapes: images (N, 1, H, W), scales (N,) or one number → (N, 1, H, W).
 
@@ -244,8 +244,8 @@ def shift(images: Tensor, scales: Tensor | float, side: int, seed: int) -> Tenso
     random = np.random.default_rng([seed, len(images)])
     index = []
     for length in images.shape[2:]:
-        room = ((length - factors.numpy() * side) / 2).clip(min=0).astype(np.int64)
-        moved = torch.from_numpy(random.integers(-room, room + 1)).to(images.device)
+        most = ((length - factors.numpy() * side) / 2).clip(min=0).astype(np.int64)
+        moved = torch.from_numpy(random.integers(-most, most + 1)).to(images.device)
         index.append((torch.arange(length, device=images.device) - moved.view(-1, 1)) % length)  # (N, length)
     each = torch.arange(len(images), device=images.device).view(-1, 1, 1)
     return images[:, 0][each, index[0].unsqueeze(2), index[1].unsqueeze(1)].unsqueeze(1)

@@ -10,21 +10,22 @@ from pathlib import Path
 from msgspec import Struct
 from rich.console import Console
 
+from ..data.files import check_folder
 from ..data.folders import check_shares
 from ..data.loading import ImageData, check_task, load_folder
 from ..models.networks import DEFAULTS, channels_of, check_network
 from ..ops.checks import check_count
 from .display import ProgressDisplay
 from .engine import Engine
-from .fit import own_item, own_settings
+from .fit import check_channels, own_item, own_settings
 from .items import Point, check_name
 from .methods import COMPARED, OWN
 from .page import mean_accuracy, recipe, summary_text, title, write_page
 from .processes import is_first
 from .records import read_records
-from .run import Options, plan_runs, run_experiment
+from .run import Options, finished_runs, plan_runs, run_experiment
 from .settings import NetworkSettings, TrainingSettings, read
-from .sources import folder_data
+from .sources import folder_data, images_of
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -120,12 +121,19 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
             raise ValueError(f"`variant` must be some of {', '.join(OWN)}, got {name!r}")
     device = engine.device(request.device)
     check_count("workers", request.workers, least=0)
+    if is_first():
+        check_folder(folder)
     images = request.load(network)
     if "scale" in training.augment:
         names = [name if name.endswith("-scale") else f"{name}-scale" for name in names]
+    check_channels(folder_data(images), network)
     point = Point(own_settings(folder_data(images), network, training))
     item = own_item(request.name, list(dict.fromkeys(names)), list(seeds), point)
+    runs = plan_runs(item)
+    for run in {run.model: run for run in runs}.values():  # none is trained before all are known to be made
+        run.make(images_of(run.settings.data)[0])
     if is_first():
+        finished_runs(runs, folder)  # of other settings are refused
         yield images.folder.summary()
     for part in (images.train, images.val, images.test):
         _ = part.kept  # decoded once: a set that is small enough travels with the runs
@@ -135,7 +143,7 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
         run_experiment(item, folder, options, watcher=display, engine=engine)
     if not is_first():
         return
-    wanted = [run.name for run in plan_runs(item)]
+    wanted = [run.name for run in runs]
     records = sorted((r for r in read_records(folder) if r.name in wanted), key=lambda r: wanted.index(r.name))
     for record in records:
         yield f"{title(record.model)}, seed {record.seed}: {mean_accuracy(record):.1f} % over all scales"

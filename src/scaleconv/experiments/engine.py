@@ -7,10 +7,11 @@ soon as it is there; the caller writes it. What training leaves on the way, its 
 import math
 import multiprocessing
 import os
+import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -59,6 +60,7 @@ class Silent:
     def end(self, title: str) -> None: ...
 
 
+Results = Generator[Result, None, None]
 Work = Callable[[Task, Path, Watcher], Result]  # does a task: its files on the way go into the folder
 
 
@@ -74,8 +76,8 @@ class Engine(Protocol):
     def device(self, name: str) -> str:
         """The device of a run, from what the user asked for."""
 
-    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Result]:
-        """Do all tasks, and give what comes out of each as soon as it is there."""
+    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Results[Result]:
+        """Do all tasks, and give what comes out of each as soon as it is there; to close it stops them."""
 
 
 class Local:
@@ -86,7 +88,7 @@ class Local:
     def device(self, name: str) -> str:
         return choose_device(name)
 
-    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Result]:
+    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Results[Result]:
         for task in tasks:
             yield work(task, folder, watcher)
 
@@ -94,8 +96,8 @@ class Local:
 class Processes:
     """Processes of this machine, a task each, which share its cores; for CPUs.
 
-    A process that is lost ends the work, and so does an error of a task. What the other processes have begun goes on
-    from its checkpoint the next time.
+    A process that is lost ends the work, and so does an error of a task: the others are stopped. What they have begun
+    goes on from its checkpoint the next time.
 
     Args:
         count: how many work at once.
@@ -111,17 +113,18 @@ class Processes:
             raise ValueError(f"`processes` (={self.count}) must be 1 on a GPU, or `device` cpu, got {device!r}")
         return device
 
-    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Result]:
+    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Results[Result]:
         # Processes are forked from one that has imported everything and computed nothing.
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
             context.set_forkserver_preload([f"{__package__}.run"])
         threads = max(1, (os.cpu_count() or 1) // self.count)
-        said = context.Queue()
+        said, others = context.Queue(), set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(self.count, context, _begin_process, (threads, said))
+        waiting: set[Future[Result]] = set()
         try:
-            waiting: set[Future[Result]] = {pool.submit(_in_process, work, task, folder) for task in tasks}
+            waiting |= {pool.submit(_in_process, work, task, folder) for task in tasks}
             while waiting:
                 finished, waiting = wait(waiting, SECONDS_BETWEEN, FIRST_COMPLETED)
                 while not said.empty():
@@ -132,6 +135,8 @@ class Processes:
         except BrokenProcessPool:
             raise OSError("a process was lost: the same command goes on from what is finished") from None
         finally:
+            for process in set(multiprocessing.active_children()) - others if waiting else ():
+                process.terminate()  # a task may have hours to go, and nobody would take its result
             pool.shutdown(wait=True, cancel_futures=True)
             said.close()
 
@@ -153,6 +158,7 @@ def _begin_process(threads: int, said: Any) -> None:
     global _relay
     _relay = _Relay(said)
     said.cancel_join_thread()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: the first one stops the others
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -194,7 +200,7 @@ class RayCluster:
             )
         return "cuda" if self.gpus else "cpu"
 
-    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Iterator[Result]:
+    def run(self, work: Work[Task, Result], tasks: Iterable[Task], folder: Path, watcher: Watcher) -> Results[Result]:
         ray = self.ray
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": RETRIES}
         remote, shared = ray.remote(_on_worker).options(**options), ray.put(work)

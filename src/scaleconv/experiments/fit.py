@@ -85,6 +85,7 @@ def fit(
         method, network = "own", NetworkSettings(name=f"{kind.__module__}:{kind.__qualname__}")
     else:
         method, network, module = model.variant, checked(model), None
+        check_channels(folder_data(images), network)
     if "scale" in settings.augment:
         method = f"{method}-scale"
     point = Point(own_settings(folder_data(images), network, settings))
@@ -101,10 +102,14 @@ def fit(
 
 def own_settings(data: Data, network: NetworkSettings, training: TrainingSettings) -> Settings:
     """The settings of runs on a user's images: they are tested at every scale."""
-    if (channels := channels_of(network.name)) not in (None, images_of(data)[0].channels):
-        raise ValueError(f"`data` must have {channels} channels for {network.name}, got {images_of(data)[0].channels}")
     measure = MeasureSettings(kind="accuracy", scales=TEST_SCALES)
     return Settings(data=data, network=network, training=training, measure=measure)
+
+
+def check_channels(data: Data, network: NetworkSettings) -> None:
+    """Refuse images of another number of channels than a network takes that is made by its name."""
+    if (channels := channels_of(network.name)) not in (None, images_of(data)[0].channels):
+        raise ValueError(f"`data` must have {channels} channels for {network.name}, got {images_of(data)[0].channels}")
 
 
 def own_item(name: str, methods: list[str], seeds: list[int], point: Point) -> Experiment:

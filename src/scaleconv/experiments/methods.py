@@ -91,7 +91,7 @@ def settings_of(name: str, settings: Settings) -> Settings:
 
 
 def config_of(name: str, settings: Settings) -> dict[str, Any]:
-    """The sections that a method uses, as its record holds them: in JSON, which has lists and no tuples."""
+    """The sections that a method uses, as its record holds them: plain values, with lists in place of tuples."""
     sections = FEATURE_SECTIONS.get(name, NETWORK_SECTIONS)
     table = msgspec.json.encode({section: getattr(settings, section) for section in sections})
     values: dict[str, Any] = msgspec.json.decode(table)

@@ -10,6 +10,8 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,6 +60,19 @@ def make_fabric(device: str, precision: str = "float32") -> Any:
         torch.cuda.set_device(fabric.device)
         torch.set_float32_matmul_precision("high")  # TF32 in all products, as convolutions have it anyway
     return fabric
+
+
+@contextmanager
+def noticing_loss() -> Iterator[None]:
+    """Say that another process is lost in place of what the backend says of a closed connection."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
+        raise ConnectionError(
+            "another process of this run was lost: the same command goes on from the last checkpoint"
+        ) from error
 
 
 def leave(code: int) -> None:

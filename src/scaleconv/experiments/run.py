@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,7 @@ from .engine import Engine, Local, Silent, Watcher
 from .items import Experiment, Point, folder_name
 from .measures import MEASURES, Trained, check_measure
 from .methods import TITLES, config_of, epochs_of, of_result, of_weights, settings_of
-from .processes import is_first, make_fabric, started_by_torchrun
+from .processes import is_first, make_fabric, noticing_loss, started_by_torchrun
 from .records import Epoch, Record, Series, read_records, run_file, run_name, write_record
 from .scores import Tally, measure_cost, score
 from .settings import FolderData, Settings, TrainingSettings
@@ -207,11 +207,13 @@ def run_experiment(
     watcher.plan(experiment.item, len(runs))
     tasks = _agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
     sources = Sources(options.device, options.data_dir, options.images)
-    for outcomes in engine.run(partial(_work, sources=sources, options=options), tasks, folder, watcher):
-        for outcome in outcomes if is_first() else ():
-            save(folder, outcome)
-        for outcome in outcomes:
-            watcher.end(_title_of(runs, outcome.record))
+    work = partial(_work, sources=sources, options=options)
+    with noticing_loss(), closing(engine.run(work, tasks, folder, watcher)) as results:
+        for outcomes in results:
+            for outcome in outcomes if is_first() else ():
+                save(folder, outcome)
+            for outcome in outcomes:
+                watcher.end(_title_of(runs, outcome.record))
     wanted = {run.name for run in runs}
     return [record for record in read_records(folder) if record.name in wanted] if is_first() else []
 
@@ -363,11 +365,11 @@ def _train(
             for done in trained.run_epoch(epoch, done):  # noqa: B020
                 for run in group.keys() - outcomes.keys():
                     watcher.advance(run.title, epoch - 1 + done / trained.steps, "")
-                stopped = _any(fabric, bool(received))
-                if (stopped or clock.due()) and done < trained.steps and len(outcomes) == 0 and fabric.is_global_zero:
+                stopped, due = _any(fabric, bool(received), clock.due())
+                if (stopped or due) and done < trained.steps and not outcomes:
                     with clock.writing():
                         _save_states(trainers, histories, folder, spent + time.perf_counter() - start)
-                if stopped:
+                if stopped and done < trained.steps:
                     raise KeyboardInterrupt
             losses = {run: trainer.epoch_loss() for run, trainer in trainers.items() if run not in outcomes}
             _refuse_divergence(losses, epoch, folder)
@@ -382,9 +384,14 @@ def _train(
                 watcher.advance(run.title, epoch, _figures(entry))
                 if ended:  # while others of the group train on, and this one with them
                     outcomes[run] = _outcome(run, trainer, source, history, len(trainers), options)
-            if clock.due() and not outcomes and fabric.is_global_zero:
+            stopped, due = _any(fabric, bool(received), clock.due())  # also while it was tested
+            if (stopped or due) and not outcomes:
                 with clock.writing():
                     _save_states(trainers, histories, folder, 0.0)
+            if stopped:
+                for outcome in outcomes.values() if fabric.is_global_zero else ():
+                    save(folder, outcome)
+                raise KeyboardInterrupt
             epoch += 1
     return [outcomes[run] for run in group]
 
@@ -492,9 +499,13 @@ def _test_error(series: dict[str, Series], history: Sequence[Epoch]) -> float | 
 
 
 def _save_states(trainers: dict[Run, Trainer], histories: dict[Run, list[Epoch]], folder: Path, seconds: float) -> None:
+    """Write the checkpoints of runs; all processes take part, because each has a share of the loss."""
     for run, trainer in trainers.items():
         trainer.seconds.fill_(seconds)
-        write_checkpoint(run.checkpoint(folder), Checkpoint(run.identity(), histories[run], trainer.state()))
+        if trainer.fabric.world_size > 1:
+            trainer.loss.copy_(trainer.fabric.all_reduce(trainer.loss))
+        if trainer.fabric.is_global_zero:
+            write_checkpoint(run.checkpoint(folder), Checkpoint(run.identity(), histories[run], trainer.state()))
 
 
 def _refuse_divergence(losses: dict[Run, float], epoch: int, folder: Path) -> None:
@@ -515,11 +526,14 @@ def _figures(entry: Epoch) -> str:
     return "  ".join(parts)
 
 
-def _any(fabric: Any, flag: bool) -> bool:
-    """Whether it is so in any of the processes."""
+def _any(fabric: Any, *flags: bool) -> list[bool]:
+    """Whether each is so in any of the processes."""
     if fabric.world_size == 1:
-        return flag
-    return bool(fabric.all_reduce(torch.tensor(float(flag), device=fabric.device), reduce_op="sum"))
+        return list(flags)
+    found: list[bool] = (
+        fabric.all_reduce(torch.tensor(flags, device=fabric.device).float(), reduce_op="sum").gt(0).tolist()
+    )
+    return found
 
 
 class _Clock:

@@ -1,4 +1,4 @@
-"""Look at a network: what was converted and at what cost, which scales win, and how it answers to rescaled images."""
+"""Look at a network: what was converted and at what cost, which scales win, and how its output depends on the scale."""
 
 from .advice import Recommendation, recommend
 from .consistency import ScaleCheck, check_scale

@@ -1,4 +1,4 @@
-"""Which scales each layer needs, from how often they win on the user's own images, and what the others cost."""
+"""Which scales each layer needs, from how often they win on the user's own images, and what the rest cost."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -138,7 +138,7 @@ def recommend(
     for name, input in inputs.items():
         layer, shares = layers[name], usage.shares[name]
         kept = tuple(scale for scale in layer.scales if scale == 1 or shares[scale] >= least)
-        cheaper = convert(layer, scales=kept)  # and else as it is
+        cheaper = convert(layer, scales=kept)  # the same layer with fewer scales
         with evaluating(layer, cheaper):
             calls = {"now": repeated(partial(layer, input)), "then": repeated(partial(cheaper, input))}
             times = time_interleaved(calls, str(input.device), repeats)

@@ -1,4 +1,4 @@
-"""How a network answers to rescaled images: the same prediction, and features how far away."""
+"""How the output of a network changes when images are rescaled: how often its prediction stays, how far it moves."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class ScaleCheck(Tabled):
             for scale, same in self.consistency.items()
         ]
         header = ("scale", "same prediction, %", "distance of the output")
-        return Table(f"Answers to rescaled images, against those to the {self.images} images", header, rows)
+        return Table(f"Outputs for rescaled images, against those for the {self.images} images", header, rows)
 
     def tables(self) -> list[Table]:
         return [self.table()]
@@ -79,7 +79,7 @@ def check_scale(
     batch: int = 100,
     call: Call | None = None,
 ) -> ScaleCheck:
-    """Rescale images about their centre, and compare what the network answers with what it answers to the images.
+    """Rescale images about their centre, and compare the output of the network with that for the original images.
 
     With f the network and T_s the rescaling by s, bilinear, on the same canvas:
 
@@ -115,7 +115,7 @@ def check_scale(
     check_call(call)
     factors = check_factors(scales)
     if not factors:
-        raise ValueError("`scales` must hold a number at least, got none")
+        raise ValueError("`scales` must hold at least one number, got none")
     fill, batch = check_number("fill", fill, least=-inf), check_count("batch", batch)
     same, compared, distance, norm = (dict.fromkeys(factors, 0.0) for _ in range(4))
     seen = 0

@@ -176,7 +176,7 @@ def explain(model: nn.Module, image: Any, *, call: Call | None = None) -> Explan
 
     Shapes: image (C, H, W) or (1, C, H, W); scores of the model (1, classes) or (1, classes, H, W).
 
-    An answer of another shape, such as a depth map (1, H, W), or with a single channel, such as (1, 1, H, W), or of
+    An output of another shape, such as a depth map (1, H, W), or with a single channel, such as (1, 1, H, W), or of
     integers, has no classes: it is the prediction, without the dimensions of length 1 before it, and the confidence is
     None. The model is called once, in evaluation mode. Of a layer that is called several times, the last call is shown.
 

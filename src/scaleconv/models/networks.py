@@ -172,10 +172,10 @@ def _with_rules(network: nn.Module, rules: Mapping[str, Any]) -> nn.Module:
     """The converted network with layers that align their levels, or treat borders, by other rules."""
     for name, layer in list(network.named_modules()):
         if isinstance(layer, SIConv2d):
-            same = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "scales")
+            named = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "scales")
+            shape: dict[str, Any] = {key: getattr(layer, key) for key in named}
             with torch.random.fork_rng(devices=[]):
-                call: Any = {key: getattr(layer, key) for key in same}
-                other = DirectSIConv2d(**call, bias=layer.bias is not None, **rules)
+                other = DirectSIConv2d(**shape, bias=layer.bias is not None, **rules)
             other.load_state_dict(layer.state_dict())
             network.set_submodule(name, other)
     return network

@@ -100,17 +100,7 @@ class TIConv2d(LevelsState, _Convolution, nn.Conv2d):
         border: Literal["zeros", "clamp", "reflect"] = "zeros",
     ) -> None:
         super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-            device,
-            dtype,
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype
         )
         check_reading(interpolation, border)
         self.transforms = check_transforms(transforms)

@@ -149,25 +149,12 @@ def make_call(
     if axes == 1:  # which becomes two
         input_shape, weight_shape = (*input_shape[:-1], 1, input_shape[-1]), (*weight_shape[:2], 1, weight_shape[2])
         stride, padding, dilation = (1, *stride), (0, 0, *padding), (1, *dilation)
-    if max(stride) > LONG:
-        stride = _shortened(stride, input_shape, weight_shape, padding, dilation, matrices)
+    if max(stride) > LONG:  # beyond `enough`, no level takes a second step, nor half of one; the kernel fits the image
+        scale = 1 + max(sum(map(abs, matrix)) for matrix in matrices)
+        enough = math.ceil(scale * (sum(map(int, input_shape[-len(stride) :])) + sum(padding))) + 2
+        stride = tuple(min(step, enough) for step in stride)
     numbers = [value for matrix in matrices for value in matrix]
     return Call.of(input_shape, weight_shape, stride, padding, dilation, groups, numbers, *reading, antialias)
-
-
-def _shortened(
-    strides: tuple[int, ...],
-    input_shape: Sequence[int],
-    weight_shape: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    matrices: Sequence[Matrix],
-) -> tuple[int, ...]:
-    """For strides of which no level takes a second step, nor half of one, the shortest such."""
-    scale = 1 + max(sum(map(abs, matrix)) for matrix in matrices)
-    sizes, kernel = (tuple(map(int, shape[2 - len(weight_shape) :])) for shape in (input_shape, weight_shape))
-    enough = math.ceil(scale * (sum(sizes) + sum(padding) + max(dilation) * sum(kernel))) + 2
-    return tuple(min(stride, enough) for stride in strides)
 
 
 def find_call(*arguments: Any, **levels: Any) -> Call:

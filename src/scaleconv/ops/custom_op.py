@@ -214,10 +214,7 @@ def register_flop_formulas() -> None:
     """
     if COUNTER not in sys.modules or torch.ops.scaleconv.ti_conv2d in sys.modules[COUNTER].flop_registry:
         return
-    formulas = {
-        torch.ops.scaleconv.ti_conv2d: _flops_forward,
-        torch.ops.scaleconv.ti_conv2d_backward: _flops_backward,
-    }
+    formulas = {torch.ops.scaleconv.ti_conv2d: _flops_forward, torch.ops.scaleconv.ti_conv2d_backward: _flops_backward}
     for operator, formula in formulas.items():
         sys.modules[COUNTER].register_flop_formula(operator, get_raw=True)(formula)
     for mode in active_dispatch_modes():

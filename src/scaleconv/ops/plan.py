@@ -336,10 +336,7 @@ def _canvas(call: Call, levels: Sequence[Level], form: Form, planar: bool, bands
     stride = (
         kernel
         if form == "im2col"
-        else (
-            height.stride * step[0] if height.kernel > 1 else 1,
-            width.stride * step[1] if width.kernel > 1 else 1,
-        )
+        else (height.stride * step[0] if height.kernel > 1 else 1, width.stride * step[1] if width.kernel > 1 else 1)
     )
     dilation = (1, 1) if form == "im2col" else (height.dilation, width.dilation)
     strips, top = [], 0

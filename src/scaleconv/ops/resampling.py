@@ -277,13 +277,7 @@ def axis_matrix(
 
 
 def _repeated(
-    size: tuple[int, int],
-    taps: int,
-    source: int,
-    first: Tensor,
-    index: Tensor,
-    weight: Tensor,
-    most: int = MOST_IMAGES,
+    size: tuple[int, int], taps: int, source: int, first: Tensor, index: Tensor, weight: Tensor, most: int = MOST_IMAGES
 ) -> SparseMap:
     """The matrix of one image for as many as can be taken at a time, one below the other."""
     images = max(1, min(ENTRIES // max(1, len(index)), most))
