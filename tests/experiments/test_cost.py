@@ -97,16 +97,12 @@ def test_counts_of_an_earlier_layer_are_said_to_be_old(tmp_path, timed):
     assert any("Batches of 2" in note for note in notes)
     assert not any("has changed" in note for note in notes)
     (ours,) = (record for record in records if record.model == "si_conv2d" and record.point == "layer2")
+    device, ours.environment["device"] = ours.environment["device"], "NVIDIA H200"
+    assert any("has changed" in note for note in footnotes(study, records))  # counted for a CPU
+    ours.environment["device"] = device
     ours.series["operations largest"].y[0] += 0.5
     ours.environment["commit"] = "0123456789abcdef"
     assert any("has changed" in note and "0123456789)" in note for note in footnotes(study, records))
-
-
-def test_a_layer_is_timed_as_often_as_the_settings_say():
-    """By the real clock, once: forward and backward of every method take some time."""
-    (layer, *_) = load_item("cost", "quick").layers
-    for method in ("conv2d", "direct", "si_conv2d"):
-        assert 0 < operations.time_pass(method, layer, 1, (1.0, 0.5), "cpu", 1) < 10_000
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from scaleconv.experiments.checkpoint import Checkpoint, load_checkpoint, write_
 from scaleconv.experiments.processes import make_fabric
 from scaleconv.experiments.settings import TrainingSettings
 from scaleconv.experiments.sources import Sources
-from scaleconv.experiments.trainer import Trainer, TrainerGroup, make_optimiser, mean_loss, move_average
+from scaleconv.experiments.trainer import Trainer, TrainerGroup, mean_loss
 from scaleconv.models import Classifier
 
 FABRIC = make_fabric("cpu")
@@ -165,19 +165,6 @@ def test_weights_and_losses_are_those_of_updates_written_out_by_hand(changes):
         torch.testing.assert_close(parameter.detach(), expected[name].detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_what_has_one_dimension_does_not_decay_and_has_a_rate_of_its_own():
-    settings = TrainingSettings(weight_decay=0.3, learning_rate=0.1, bias_rate=3.0, warmup=0, cosine=False)
-    network = small_network()
-    network.network[0].bias.requires_grad_(False)
-    groups = make_optimiser(settings, network, torch.device("cpu")).param_groups
-    found = {
-        parameter.data_ptr(): (group["weight_decay"], group["lr"]) for group in groups for parameter in group["params"]
-    }
-    for name, parameter in network.named_parameters():
-        expected = (0.3, 0.1) if name.endswith(("0.weight", "7.weight")) else (0.0, pytest.approx(0.3))
-        assert found.get(parameter.data_ptr()) == (expected if parameter.requires_grad else None)
-
-
 # What counts: the last, the best or the mean of the weights.
 
 
@@ -228,17 +215,6 @@ def test_the_best_is_the_first_with_the_least_validation_error_and_the_last_is_i
     last = make_trainer()
     last.keep_best([1.0])
     assert last.tested is last.network
-
-
-def test_a_mean_moves_the_share_it_is_told():
-    there, here = nn.Linear(1, 1), nn.Linear(1, 1)
-    with torch.no_grad():
-        there.weight.fill_(8.0)
-        here.weight.fill_(0.0)
-    move_average(there, here, 0.25)
-    assert there.weight.item() == 6.0
-    move_average(there, here, torch.tensor(0.5))
-    assert there.weight.item() == 3.0
 
 
 # Augmentation and precision.
@@ -362,25 +338,16 @@ def test_the_state_of_another_network_or_optimiser_is_refused_by_file_and_name(t
     made = make_trainer()
     train(made, 1)
     good = made.state()
+    weight, flat = torch.zeros(2, 16), torch.zeros(4)
     wrong = {
-        r"network\.network\.7\.weight must be of shape \(3, 16\), got \(2, 16\)": {
-            **good,
-            "network.network.7.weight": torch.zeros(2, 16),
-        },
-        r"network\.network\.7\.bias must be of shape \(3,\), got None": {
-            name: tensor for name, tensor in good.items() if name != "network.network.7.bias"
-        },
-        r"momentum_buffer\.network\.0\.bias must be of shape None, got \(4,\)": {
-            **good,
-            "momentum_buffer.network.0.bias": torch.zeros(4),
-        },
-        r"exp_avg\.network\.0\.bias must be of type torch.float32, got torch.float64": {
-            **good,
-            "exp_avg.network.0.bias": torch.zeros(4).double(),
-        },
-        r"kept\..* must be of shape None": {**good, "kept.mean": torch.zeros(1, 1, 1, 1)},
+        r"network\.network\.7\.weight must be of shape \(3, 16\), got \(2, 16\)": {"network.network.7.weight": weight},
+        r"network\.network\.7\.bias must be of shape \(3,\), got None": {"network.network.7.bias": None},
+        r"momentum_buffer\.network\.0\.bias must be of shape None": {"momentum_buffer.network.0.bias": flat},
+        r"exp_avg\.network\.0\.bias must be of type torch.float32": {"exp_avg.network.0.bias": flat.double()},
+        r"kept\.mean must be of shape None": {"kept.mean": flat},
     }
-    for message, state in wrong.items():
+    for message, change in wrong.items():
+        state = {name: tensor for name, tensor in {**good, **change}.items() if tensor is not None}
         with pytest.raises(ValueError, match=f"a-file .*{message}"):
             make_trainer().load_state("a-file", state)
 

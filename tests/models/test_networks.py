@@ -82,7 +82,8 @@ def test_a_pyramid_has_the_rules_of_its_settings(levels, size):
     options = {"pool": "mean", "norm": "level", "antialias": True, "scales": (0.5, 1), "maps": (2, 3)}
     found = make_method("pyramid", name="convnet", levels=levels, **options)
     assert isinstance(found, ScaleInvariant)
-    assert (found.scales, found.pool, found.antialias, found.size) == ((0.5, 1), "mean", True, size)
+    assert (found.scales, found.pool, found.norm, found.antialias) == ((0.5, 1), "mean", "level", True)
+    assert found.size == size
     upsampled = make_method("pyramid", name="cnn", maps=(2, 3, 4), upsample=2)
     assert upsampled[1].size == (56, 56)
     assert make(Images(None, 3), name="resnet18", variant="pyramid").size == "input"

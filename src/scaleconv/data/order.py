@@ -25,7 +25,7 @@ class Order:
     Example:
         >>> order = Order([(8, 8), (8, 8), (9, 9), (8, 8)], batch=2, seed=0, fold=0)
         >>> [batch.tolist() for batch in order.of_pass(1)], order.per_pass
-        ([[2], [1, 0]], 2)
+        ([[2], [3, 1]], 2)
     """
 
     sizes: Sequence[Size]
