@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 
@@ -11,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from helpers.elsewhere import Command
+from helpers.elsewhere import Command, torchrun_variables
 from helpers.folders import write_image, write_masks
 from scaleconv.experiments import read_records
 from scaleconv.experiments.processes import is_first, join_norms, started_by_torchrun
@@ -38,10 +37,7 @@ def command(data, results, *options):
 
 def together(folder, arguments, end=None):
     """Run the command in two processes, each in its own folder, as torchrun starts them; `end` is of the second."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    shared = torchrun_variables()
     started = [
         Command(arguments, folder / rank, {**shared, "RANK": rank, "LOCAL_RANK": rank}, end if rank == "1" else None)
         for rank in ("0", "1")

@@ -1,35 +1,30 @@
-"""Training on a folder: it learns, and goes on bit for bit wherever it was stopped."""
+"""Training on a folder, of a Module or a network by name: it learns, and resumes bit for bit wherever it stopped."""
 
-import copy
 import csv
-import json
-import os
-import signal
-import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
-from scaleconv.experiments.classifier import Classifier
 from torch import nn
 
+from helpers.elsewhere import start_together
 from helpers.folders import write_classes
-from scaleconv import SIConv2d, macs
+from scaleconv import SIConv2d
 from scaleconv.data import load_folder, loading
-from scaleconv.experiments import FitSettings, NetworkSpec, evaluate, fit, load, read_records, training
-from scaleconv.experiments import fit as _fit_function
+from scaleconv.data.rescale import rescale
+from scaleconv.experiments import NetworkSettings, TrainingSettings, fit, load, read_records
 from scaleconv.experiments.checkpoint import load_checkpoint, write_checkpoint
 from scaleconv.experiments.page import recipe
-from scaleconv.experiments.records import to_columns
+from scaleconv.experiments.trainer import Trainer
 
-fit_module = sys.modules[_fit_function.__module__]
-SETTINGS = FitSettings(epochs=3, batch=8, augment=("scale", "flip", "crop"), average=0.9)
+SETTINGS = TrainingSettings(epochs=3, batch=8, augment=("scale", "flip", "crop"), keep="average", average=0.9)
+QUICK = TrainingSettings(epochs=1, batch=8)
+CONVNET = NetworkSettings(name="convnet")
 
 
 class Dropping(nn.Sequential):
@@ -49,30 +44,54 @@ def network():
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return load_folder(write_classes(tmp_path_factory.mktemp("images"), 16, size=(16, 16)))
+    return load_folder(write_classes(tmp_path_factory.mktemp("images"), 16, size=(16, 16)))  # 26 to train, 3 and 3
 
 
 def outcome(fitted):
-    """The weights, and what the file of its record says but times and places."""
-    history = {name: column for name, column in to_columns(fitted.record.history).items() if name != "seconds"}
+    """The weights, and what its record says but times."""
+    history = [(entry.epoch, f"{entry.train_loss:.4g}", entry.val_error) for entry in fitted.record.history]
     weights = {name: tensor.tolist() for name, tensor in fitted.network.state_dict().items()}
-    return weights, history, fitted.record.series
+    return weights, history, {name: (series.x, series.y) for name, series in fitted.record.series.items()}
 
 
-def test_two_classes_that_differ_are_told_apart(data):
-    fitted = fit(network(), data, FitSettings(epochs=15, batch=8, lr=0.02), device="cpu")
-    assert fitted.record.test_error == 0
-    assert fitted.record.series["accuracy by scale"].x == [0.4, 0.5, 0.63, 0.8, 1, 1.25, 1.6, 2]
+def test_two_classes_that_differ_are_told_apart_at_the_scale_they_were_learned_at(data):
+    own = network()
+    fitted = fit(own, data, TrainingSettings(epochs=15, batch=8, learning_rate=0.02), device="cpu")
+    assert (fitted.record.error, fitted.weights) == (0, None)
     assert fitted.record.history[-1].train_loss < 0.8 * fitted.record.history[0].train_loss
     assert fitted.record.history[-1].val_error == 0
-    assert fitted.weights is None
+    assert fitted.network.network is own  # a Module is trained itself
+    assert not own.training
+
+
+def test_the_record_is_that_of_the_network_that_is_returned_saved_and_loaded(data, tmp_path):
+    """With the running average of the weights, which the last weights are not."""
+    settings = msgspec.structs.replace(SETTINGS, learning_rate=0.02)
+    fitted = fit(network(), data, settings, tmp_path / "out", device="cpu")
+    again = load(fitted.weights, Dropping())
+    (images, labels), *_ = data.test.batches([range(len(data.test))])
+    accuracy = fitted.record.series["accuracy by scale"]
+    assert accuracy.x == [0.4, 0.5, 0.63, 0.8, 1, 1.25, 1.6, 2]
+    for scale, expected in zip(accuracy.x, accuracy.y, strict=True):
+        seen = images / 255 if scale == 1 else rescale(images / 255, scale, antialias=True, border="edge")
+        for each in (fitted.network, again):
+            right = (each(seen).argmax(1) == labels).double().mean()
+            assert 100 * float(right) == pytest.approx(expected, abs=1e-3), scale
+    assert fitted.record.error == pytest.approx(100 - accuracy.y[4], abs=1e-3)
+    assert torch.equal(again(images / 255), fitted.network(images / 255))
+    assert (again.classes, again.training) == (("cat", "dog"), False)
+    (record,) = read_records(tmp_path / "out")
+    assert (record.model, record.name, record.experiment) == ("own-scale", "own-scale-fold0-seed0", "out")
+    assert record.config["network"]["name"] == f"{Dropping.__module__}:Dropping"
+    assert record.parameters == 4 * 9 + 4 + 2 * 4 + 4 * 2 + 2
+    assert record.cost["macs"] == 14 * 14 * 4 * 9 + 4 * 2
 
 
 def test_the_seed_decides_everything(data):
-    first, again = (fit(network(), data, SETTINGS, device="cpu") for _ in range(2))
-    other = fit(network(), data, replace(SETTINGS, seed=1), device="cpu")
+    first, again, other = (fit(network(), data, SETTINGS, device="cpu", seed=seed) for seed in (1, 1, 2))
     assert outcome(first) == outcome(again)
     assert outcome(first)[0] != outcome(other)[0]
+    assert (first.record.seed, other.record.seed) == (1, 2)
 
 
 class Stop(Exception):  # noqa: N818
@@ -81,96 +100,44 @@ class Stop(Exception):  # noqa: N818
 
 @pytest.fixture
 def steps(monkeypatch):
-    """The steps that were done; with `steps.at` and `steps.act`, something happens before one of them."""
-    learn, seen = training.Training.step, SimpleNamespace(done=[], at=None, act=None)
+    """The number of steps that were done; before step `steps.at` it crashes."""
+    learn, seen = Trainer.learn, SimpleNamespace(done=0, at=None)
 
     def step(self, *arguments):
-        if self.position == seen.at:
-            seen.at = None
-            seen.act()
-        seen.done.append(self.position)
+        if seen.done == seen.at:
+            raise Stop
+        seen.done += 1
         learn(self, *arguments)
 
-    monkeypatch.setattr(training.Training, "step", step)
-    monkeypatch.setattr(fit_module, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(Trainer, "learn", step)
     return seen
 
 
-def crash():
-    raise Stop
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize(("optimizer", "memory"), [("adamw", True), ("sgd", True), ("adamw", False)])
 @pytest.mark.parametrize("step", [2, 3, 4, 8])  # in the first epoch, after it, in the second, before the last step
-def test_a_run_goes_on_bit_for_bit_wherever_it_crashed(data, tmp_path, steps, step, optimizer):
-    settings = replace(SETTINGS, optimizer=optimizer)
-    whole = fit(network(), data, settings, tmp_path / "whole", device="cpu")
-    steps.at, steps.act = step, crash
+def test_a_run_goes_on_bit_for_bit_wherever_it_crashed(data, tmp_path, steps, monkeypatch, step, optimizer, memory):
+    if not memory:  # images are decoded on the way
+        monkeypatch.setattr(loading, "KEPT_BYTES", 0)
+        data = load_folder(data.folder)
+    settings = msgspec.structs.replace(SETTINGS, optimizer=optimizer)
+    whole = fit(network(), data, settings, device="cpu")
+    assert steps.done == 9
+    steps.done, steps.at = 0, step
     with pytest.raises(Stop):
         fit(network(), data, settings, tmp_path / "parts", device="cpu")
-    steps.done.clear()
+    steps.done, steps.at = 0, None
     resumed = fit(network(), data, settings, tmp_path / "parts", device="cpu")
-    assert steps.done == list(range(step, 9))
+    assert steps.done == 9 - step
     assert outcome(resumed) == outcome(whole)
-    files = [load_file(each.weights) for each in (whole, resumed)]
-    assert all(torch.equal(files[0][name], tensor) for name, tensor in files[1].items())
     assert list((tmp_path / "parts" / "checkpoints").iterdir()) == []
+    (log,) = (tmp_path / "parts" / "logs").iterdir()
+    rows = list(csv.DictReader(log.read_text().splitlines()))
+    assert [int(row["epoch"]) for row in rows] == [1, 2, 3]
+    losses = [entry.train_loss for entry in resumed.record.history]
+    assert [float(row["train_loss"]) for row in rows] == pytest.approx(losses, rel=1e-4)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_answered_with_a_checkpoint(data, tmp_path, steps, monkeypatch, number):
-    whole = fit(network(), data, SETTINGS, device="cpu")
-    monkeypatch.setattr(fit_module, "SECONDS_BETWEEN", 1000.0)
-    before = signal.getsignal(number)
-    steps.at, steps.act = 5, partial(signal.raise_signal, number)
-    with pytest.raises(KeyboardInterrupt):
-        fit(network(), data, SETTINGS, tmp_path, device="cpu")
-    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
-    assert load_file(checkpoint)["position"] == 6
-    assert signal.getsignal(number) is before
-    assert outcome(fit(network(), data, SETTINGS, tmp_path, device="cpu")) == outcome(whole)
-
-
-KILLED = """
-import os, signal, sys
-from scaleconv.experiments import FitSettings, NetworkSpec, fit
-
-def write_and_die(path, checkpoint):
-    write(path, checkpoint)
-    if int(checkpoint.tensors["position"]) == 7:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-module = sys.modules[fit.__module__]
-module.SECONDS_BETWEEN, write, module.write_checkpoint = 0.0, module.write_checkpoint, write_and_die
-fit(NetworkSpec("convnet"), sys.argv[1], FitSettings(epochs=6, batch=8), sys.argv[2], device="cpu")
-"""
-
-
-def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
-    images = write_classes(tmp_path / "images", 16, size=(16, 16))
-    whole = fit(NetworkSpec("convnet"), images, FitSettings(epochs=6, batch=8), device="cpu")
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(images), str(tmp_path / "out")]
-    assert subprocess.run(command, env=environment).returncode == -signal.SIGKILL
-    (checkpoint,) = tmp_path.glob("out/checkpoints/*.safetensors")
-    assert int(load_file(checkpoint)["position"]) == 7
-    assert not list(tmp_path.glob("out/*.json"))
-    resumed = fit(NetworkSpec("convnet"), images, FitSettings(epochs=6, batch=8), tmp_path / "out", device="cpu")
-    assert outcome(resumed) == outcome(whole)
-    assert list(tmp_path.glob("out/checkpoints/*")) == list(tmp_path.glob("out/checkpoints/.*")) == []
-
-
-def test_a_run_that_was_killed_when_it_had_just_finished_leaves_no_checkpoint(data, tmp_path):
-    settings = FitSettings(epochs=1)
-    fitted = fit(NetworkSpec("convnet"), data, settings, tmp_path, device="cpu")
-    left = tmp_path / "checkpoints" / fitted.weights.name
-    left.parent.mkdir(exist_ok=True)
-    left.write_bytes(fitted.weights.read_bytes())
-    fit(NetworkSpec("convnet"), data, settings, tmp_path, device="cpu")
-    assert not left.exists()
-
-
-def test_workers_change_nothing(data, monkeypatch):
+def test_workers_and_memory_change_nothing(data, monkeypatch):
     expected = outcome(fit(network(), data, SETTINGS, device="cpu"))
     monkeypatch.setattr(loading, "KEPT_BYTES", 0)
     fresh = load_folder(data.folder)
@@ -185,40 +152,46 @@ def test_images_of_several_sizes_train_together_and_are_told_apart_by_size(tmp_p
         for name in ("cat", "dog"):
             (tmp_path / "more" / name).rename(tmp_path / name / f"more{index}")
     (tmp_path / "more").rmdir()
-    fitted = fit(network(), load_folder(tmp_path, native=True), FitSettings(epochs=2, batch=8), device="cpu")
+    fitted = fit(network(), load_folder(tmp_path, native=True), QUICK, device="cpu")
     sizes = fitted.record.series["accuracy by size"]
     assert len(sizes.x) >= 2
-    assert sizes.x == sorted(sizes.x)
+    assert sizes.x == sorted(set(sizes.x))
 
 
-def test_a_finished_run_is_not_repeated_and_another_one_is_not_taken_for_it(data, tmp_path, monkeypatch):
-    first = fit(NetworkSpec("convnet"), data, FitSettings(epochs=1), tmp_path, device="cpu")
-    monkeypatch.setattr(training.Training, "step", lambda *_: pytest.fail("was trained again"))
-    again = fit(NetworkSpec("convnet"), data, FitSettings(epochs=1), tmp_path, device="cpu")
+def test_a_finished_run_is_not_repeated_and_another_one_is_not_taken_for_it(data, tmp_path, steps):
+    first = fit(CONVNET, data, QUICK, tmp_path / "out", device="cpu")
+    steps.at = steps.done
+    again = fit(CONVNET, data, QUICK, tmp_path / "out", device="cpu")
     assert outcome(again)[0] == outcome(first)[0]
-    with pytest.raises(ValueError, match=r"other settings \(settings.epochs was 1, now 2\)"):
-        fit(NetworkSpec("convnet"), data, FitSettings(epochs=2), tmp_path, device="cpu")
+    with pytest.raises(ValueError, match=r"in out was made with other settings \(training.epochs was 1, now 2\)"):
+        fit(CONVNET, data, msgspec.structs.replace(QUICK, epochs=2), tmp_path / "out", device="cpu")
+    others = load_folder(write_classes(tmp_path / "others", 16, classes=("cat", "emu"), size=(16, 16)))
+    with pytest.raises(ValueError, match=r"other settings \(data.classes was \['cat', 'dog'\], now \['cat', 'emu'\]"):
+        fit(CONVNET, others, QUICK, tmp_path / "out", device="cpu")
 
 
 def test_a_checkpoint_of_other_images_is_refused(data, tmp_path, steps):
-    steps.at, steps.act = 2, crash
+    steps.at = 2
     with pytest.raises(Stop):
         fit(network(), data, SETTINGS, tmp_path / "out", device="cpu")
     others = load_folder(write_classes(tmp_path / "others", 16, classes=("cat", "emu"), size=(16, 16)))
-    with pytest.raises(ValueError, match=r"belongs to other settings \(data.classes"):
+    with pytest.raises(ValueError, match=r"belongs to other settings \(config.data.classes"):
         fit(network(), others, SETTINGS, tmp_path / "out", device="cpu")
 
 
 @pytest.mark.parametrize("variant", ["plain", "converted", "pyramid"])
-def test_the_weights_load_again_by_one_line(data, tmp_path, variant):
-    spec = NetworkSpec("convnet", variant, scales=(0.7, 1, 1.4))
-    fitted = fit(spec, data, FitSettings(epochs=1, batch=16), tmp_path, device="cpu")
+def test_a_network_by_name_is_trained_on_a_folder_and_loads_again_by_one_line(data, tmp_path, variant):
+    settings = NetworkSettings(name="convnet", variant=variant, scales=(0.7, 1, 1.4))
+    fitted = fit(settings, data.folder.root, QUICK, tmp_path / "out", device="cpu")
     loaded = load(fitted.weights)
-    images = torch.rand(2, 1, 16, 16)
+    images = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     assert torch.equal(loaded(images), fitted.network(images))
     assert loaded.classes == ("cat", "dog")
-    (record,) = read_records(tmp_path)
-    assert (record.model, record.parameters) == (variant, sum(p.numel() for p in loaded.parameters()))
+    assert any(isinstance(layer, SIConv2d) for layer in loaded.modules()) == (variant == "converted")
+    assert recipe(fitted.record, tmp_path / "out") == f'network = scaleconv.experiments.load("{fitted.weights}")'
+    pixels = data.train.kept[0].double().numpy() / 255
+    assert float(loaded.mean) == pytest.approx(pixels.mean(), abs=1e-5)
+    assert float(loaded.std) == pytest.approx(pixels.std(), abs=1e-4)
 
 
 def test_a_network_of_someone_else_is_made_by_its_factory(data, tmp_path, monkeypatch):
@@ -227,32 +200,29 @@ def test_a_network_of_someone_else_is_made_by_its_factory(data, tmp_path, monkey
 
     monkeypatch.setitem(sys.modules, "theirs", SimpleNamespace(make=make, number=lambda num_classes: num_classes))
     coloured = load_folder(data.folder, channels=3)
-    fitted = fit(NetworkSpec("theirs:make"), coloured, FitSettings(epochs=1), tmp_path, device="cpu")
+    fitted = fit(NetworkSettings(name="theirs:make"), coloured, QUICK, tmp_path / "out", device="cpu")
     loaded = load(fitted.weights, "theirs:make")
     assert torch.equal(loaded.network[1].weight, fitted.network.network[1].weight)
-    assert f'load("{fitted.weights}", "theirs:make")' in recipe(fitted.record, tmp_path)
-    again = fit(NetworkSpec("theirs:make"), coloured, FitSettings(epochs=1), tmp_path, device="cpu")
-    assert torch.equal(again.network.network[1].weight, fitted.network.network[1].weight)
+    assert f'load("{fitted.weights}", "theirs:make")' in recipe(fitted.record, tmp_path / "out")
     with pytest.raises(ValueError, match="`data` must have 3 channels for theirs:make, got 1"):
-        fit(NetworkSpec("theirs:make"), data, device="cpu")
+        fit(NetworkSettings(name="theirs:make"), data, device="cpu")
     for name, message in (
         ("nowhere:make", "can be imported"),
         ("theirs:other", "can be imported"),
         ("theirs:number", "must return a torch.nn.Module, got int"),
-        ("lenet", "must be convnet, resnet18, unet or package.module:factory, got 'lenet'"),
     ):
         with pytest.raises(ValueError, match=f"`model` .*{message}"):
-            NetworkSpec(name).make(3, None, 2)
+            fit(NetworkSettings(name=name), coloured, device="cpu")
 
 
 def test_a_file_does_not_run_what_it_names(data, tmp_path, monkeypatch):
     """Weights of a stranger may name any function of any module; only a name that the user gives is called."""
     called = []
     monkeypatch.setitem(sys.modules, "theirs", SimpleNamespace(make=lambda num_classes: called.append(num_classes)))
-    fitted = fit(NetworkSpec("convnet"), data, FitSettings(epochs=1), tmp_path, device="cpu")
+    fitted = fit(CONVNET, data, QUICK, tmp_path / "out", device="cpu")
     found = load_checkpoint(fitted.weights)
-    described = {**found.run["network"], "name": "theirs:make"}
-    write_checkpoint(fitted.weights, replace(found, run={**found.run, "network": described}))
+    found.run["config"]["network"]["name"] = "theirs:make"
+    write_checkpoint(fitted.weights, found)
     with pytest.raises(ValueError, match=r"`model` must be given .*theirs:make in .*safetensors"):
         load(fitted.weights)
     with pytest.raises(ValueError, match=r"`model` must be theirs:make for .*, got convnet"):
@@ -269,109 +239,38 @@ DESCRIBED = {
 }
 
 
-@pytest.mark.parametrize("change", DESCRIBED.values(), ids=DESCRIBED)
-def test_weights_that_describe_no_network_are_refused_by_name_and_without_its_memory(data, tmp_path, change):
-    fitted = fit(NetworkSpec("convnet"), data, FitSettings(epochs=1), tmp_path, device="cpu")
+def test_weights_that_describe_no_network_are_refused_by_name_and_without_its_memory(data, tmp_path):
+    fitted = fit(CONVNET, data, QUICK, tmp_path / "out", device="cpu")
     found = load_checkpoint(fitted.weights)
-    write_checkpoint(fitted.weights, replace(found, run={**found.run, "data": {**found.run["data"], **change}}))
-    with pytest.raises(ValueError, match=r"plain-fold0-seed0.safetensors (describes no|does not fit the) network"):
+    for change in DESCRIBED.values():
+        config = {**found.run["config"], "data": {**found.run["config"]["data"], **change}}
+        write_checkpoint(fitted.weights, replace(found, run={**found.run, "config": config}))
+        with pytest.raises(ValueError, match=r"plain-fold0-seed0.safetensors"):
+            load(fitted.weights)
+    write_checkpoint(fitted.weights, replace(found, tensors={"x": torch.zeros(1)}))
+    with pytest.raises(
+        ValueError, match=r"`path` must be weights of a network that scaleconv has trained, got .*plain"
+    ):
         load(fitted.weights)
 
 
-UNFIT = {
-    "a name": (lambda tensors, history: tensors.update({"optimiser.x.y": torch.zeros(1)}), "optimiser.x.y must be"),
-    "a lost moment": (lambda tensors, history: tensors.pop("optimiser.0.exp_avg"), "optimiser.0.exp_avg must be"),
-    "a small moment": (
-        lambda tensors, history: tensors.update({"optimiser.0.exp_avg": torch.zeros(1)}),
-        "optimiser.0.exp_avg must be of shape",
-    ),
-    "no position": (lambda tensors, history: tensors.pop("position"), "position must be of shape"),
-    "beyond": (lambda tensors, history: tensors["position"].fill_(10), "must be at one of 9 steps, got 10"),
-    "before": (lambda tensors, history: tensors["position"].fill_(-1), "must be at one of 9 steps, got -1"),
-    "history": (lambda tensors, history: history.pop(), "must have a history of its 1 epochs, got 0"),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), UNFIT.values(), ids=UNFIT)
-def test_a_state_that_does_not_fit_is_refused_by_name(data, tmp_path, steps, change, message):
-    steps.at, steps.act = 5, crash
-    with pytest.raises(Stop):
-        fit(network(), data, SETTINGS, tmp_path, device="cpu")
-    (path,) = (tmp_path / "checkpoints").iterdir()
-    found = load_checkpoint(path)
-    change(found.tensors, found.history)
-    write_checkpoint(path, found)
-    with pytest.raises(ValueError, match=f"{path.name} .*{message}"):
-        fit(network(), data, SETTINGS, tmp_path, device="cpu")
-
-
 def test_a_module_is_loaded_into_a_module(data, tmp_path):
-    own = fit(network(), data, FitSettings(epochs=1), tmp_path, device="cpu")
+    own = fit(network(), data, QUICK, tmp_path / "out", device="cpu")
     assert torch.equal(load(own.weights, Dropping()).network[0].weight, own.network.network[0].weight)
     with pytest.raises(ValueError, match="`model` must be given for the weights of a network of your own"):
         load(own.weights)
+    with pytest.raises(ValueError, match=r"does not fit the network \(network.0.bias must be"):
+        load(own.weights, nn.Sequential(nn.Conv2d(1, 4, 3, bias=False)))
 
 
-def test_only_the_layers_that_match_are_converted():
-    def converted(*layers):
-        made = NetworkSpec("convnet", "converted", layers=layers).make(1, (28, 28), 10)
-        return [name for name, layer in made.named_modules() if type(layer).__name__ == "SIConv2d"]
-
-    assert converted() == ["stages.conv1", "stages.conv2"]
-    assert converted("*.conv2") == ["stages.conv2"]
-    with pytest.raises(ValueError, match=r"`layers` must .* of convnet \(stages.conv1, stages.conv2\), got 'nothing'"):
-        converted("*.conv2", "nothing")
-
-
-def test_layers_that_match_only_1x1_kernels_are_refused():
-    spec = NetworkSpec("resnet18", "converted", layers=("*.shortcut.0",))
-    with pytest.raises(ValueError, match=r"`layers` must match convolutions that can gain by it of resnet18"):
-        spec.make(1, (32, 32), 2)
-
-
-def test_a_convnet_of_several_sizes_is_refused():
-    with pytest.raises(ValueError, match=r"convnet must have square images of one size .* got images of their own"):
-        NetworkSpec("convnet").make(1, None, 2)
-
-
-def test_the_gradient_is_that_of_the_mean_over_the_batch():
-    """So that parts of a batch, each divided by the size of the whole, add up to the same step."""
-    settings = FitSettings(optimizer="sgd", lr=0.1, warmup=0, weight_decay=0, smoothing=0.1)
-    linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
-    classifier = Classifier(copy.deepcopy(linear), (0.0,), (1.0,), ("a", "b"))
-    state = training.Training(classifier, settings, steps=10, device="cpu")
-    images, labels = torch.randint(256, (6, 1, 12, 12), dtype=torch.uint8), torch.tensor([0, 1, 1, 0, 1, 1])
-    before = linear[1].weight.detach().clone()
-    gradient = torch.zeros_like(before)
-    for part in (slice(0, 2), slice(2, 6)):
-        linear.zero_grad()
-        loss = nn.functional.cross_entropy(
-            linear(images[part].float() / 255), labels[part], reduction="sum", label_smoothing=0.1
-        )
-        (loss / 6).backward()
-        gradient += linear[1].weight.grad
-    state.step(images, labels, 1, list(range(6)))
-    torch.testing.assert_close(classifier.network[1].weight.detach(), before - 0.1 * gradient)
-
-
-def test_the_log_has_every_epoch_once_after_an_interruption(data, tmp_path, steps):
-    steps.at, steps.act = 6, crash
-    with pytest.raises(Stop):
-        fit(network(), data, SETTINGS, tmp_path, device="cpu")
-    fitted = fit(network(), data, SETTINGS, tmp_path, device="cpu")
-    (path,) = (tmp_path / "logs").iterdir()
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert [int(row["epoch"]) for row in rows] == [1, 2, 3]
-    losses = [entry.train_loss for entry in fitted.record.history]
-    assert [float(row["train_loss"]) for row in rows] == pytest.approx(losses, rel=1e-4)
-
-
-def test_tensorboard_is_told_of_every_epoch_and_named_where_it_is_missing(data, tmp_path, monkeypatch):
+def test_tensorboard_is_told_of_every_epoch_and_named_before_the_training_where_it_is_missing(
+    data, tmp_path, monkeypatch, steps
+):
     told = []
 
     class Writer:
         def __init__(self, folder):
-            self.folder = folder
+            assert folder == str(tmp_path / "a" / "tensorboard" / "own-fold0-seed0")
 
         def __enter__(self):
             return self
@@ -381,86 +280,55 @@ def test_tensorboard_is_told_of_every_epoch_and_named_where_it_is_missing(data, 
         def add_scalar(self, *scalar):
             told.append(scalar)
 
-        def flush(self): ...
-
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
-    fitted = fit(network(), data, FitSettings(epochs=2), tmp_path / "a", device="cpu", tensorboard=True)
-    losses = [(entry.train_loss, entry.epoch) for entry in fitted.record.history]
-    assert [(value, epoch) for name, value, epoch in told if name == "train_loss"] == losses
+    settings = msgspec.structs.replace(QUICK, epochs=2)
+    fitted = fit(network(), data, settings, tmp_path / "a", device="cpu", tensorboard=True)
+    for name, position in (("train_loss", 1), ("val_error", 4)):
+        expected = [(msgspec.structs.astuple(entry)[position], entry.epoch) for entry in fitted.record.history]
+        found = [(value, epoch) for kind, value, epoch in told if kind == name]
+        assert np.array(found) == pytest.approx(np.array(expected), rel=1e-4)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    steps.at = steps.done
     with pytest.raises(ImportError, match=r"pip install 'scaleconv\[tensorboard\]'"):
-        fit(network(), data, FitSettings(epochs=1), tmp_path / "b", device="cpu", tensorboard=True)
+        fit(network(), data, QUICK, tmp_path / "b", device="cpu", tensorboard=True)
+    assert not (tmp_path / "b").exists()
 
 
-def test_a_loss_that_is_not_finite_is_refused(data):
-    with pytest.raises(ValueError, match=r"diverged: its loss is .* in epoch \d; lower --lr"):
-        fit(network(), data, FitSettings(epochs=3, lr=1e30, optimizer="sgd", warmup=0), device="cpu")
+def test_what_is_wrong_is_refused_before_anything_is_trained(data, tmp_path, steps):
+    steps.at = 0
+    for arguments, message in (
+        ({"seed": -1}, "`seed` must be at least 0, got -1"),
+        ({"workers": -1}, "`workers` must be at least 0, got -1"),
+        ({"device": "abacus"}, "`device` must be one this machine has, got 'abacus'"),
+        ({"settings": TrainingSettings(epochs=0)}, "`epochs` must be `int` >= 1, got 0"),
+        ({"settings": TrainingSettings(learning_rate=float("inf"))}, "`learning_rate` must be finite, got inf"),
+        ({"model": NetworkSettings(name="unet")}, "`model` must be .* for classification, got unet"),
+        ({"data": tmp_path / "nowhere"}, "`data` must be a directory"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message):
+            fit(**{"model": CONVNET, "data": data, "device": "cpu", "folder": tmp_path / "out", **arguments})
+    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
-        ({"batch": 0}, "`batch` must be at least 1"),
-        ({"seed": -1}, "`seed` must be at least 0"),
-        ({"optimizer": "lion"}, "`optimizer` must be one of 'adamw', 'sgd', got 'lion'"),
-        ({"lr": 0.0}, "`lr` must be above 0"),
-        ({"lr": float("inf")}, "`lr` must be finite, got inf"),
-        ({"lr": 10**400}, "`lr` must be finite, got 1000"),
-        ({"weight_decay": 10**400}, "`weight_decay` must be finite, got 1000"),
-        ({"average": 1.0}, "`average` must be below 1"),
-        ({"augment": ("blur",)}, "`augment` must be some of"),
-    ],
-)
-def test_settings_that_break_a_rule_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        FitSettings(**change)
+def test_a_network_whose_output_does_not_fit_and_a_loss_that_is_not_finite_are_refused(data):
+    dense = nn.Conv2d(1, 2, 3, padding=1)
+    with pytest.raises(ValueError, match=r"`model` must return numbers of shape \(N, classes\), got \(8, 2, 16, 16\)"):
+        fit(dense, data, QUICK, device="cpu")
+    wild = TrainingSettings(epochs=3, learning_rate=1e30, optimizer="sgd", warmup=0)
+    with pytest.raises(ValueError, match=r"own, seed 0 diverged: its loss is .* in epoch \d; lower the learning"):
+        fit(network(), data, wild, device="cpu")
 
 
-def test_accuracy_at_a_scale_is_that_of_rescaled_images(tmp_path):
-    class Wide(nn.Module):
-        """Class 1 where the square in the middle reaches a pixel that it covers from scale 1.4 on."""
-
-        def forward(self, images):
-            reached = images[:, 0, 8, 13] > 0.5
-            return torch.stack([~reached, reached], 1).float()
-
-    for index, name in enumerate("aaaabbbb"):
-        square = np.zeros((16, 16), np.uint8)
-        square[4:12, 4:12] = 200 + index
-        (tmp_path / name).mkdir(exist_ok=True)
-        Image.fromarray(square).save(tmp_path / name / f"{index}.png")
-    images = load_folder(tmp_path).train
-    assert images.labels.tolist() == [0, 0, 1, 1]
-    tally = evaluate.score(Wide(), images, "cpu", (0.5, 1.0, 2.0))
-    assert tally.right.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]]
-    assert tally.counted.unique().tolist() == [1]
-    assert tally.error(1) == 50
-    assert tally.error(2, torch.tensor([False, True, True, True])) == pytest.approx(100 / 3)
+def test_fit_returns_the_same_network_in_all_processes_of_torchrun(data, tmp_path):
+    found = start_together(_fit_in_process, data.folder.root, tmp_path / "out")
+    weights = load_file(tmp_path / "out" / "weights" / "plain-fold0-seed0.safetensors")
+    (record,) = read_records(tmp_path / "out")
+    for rank, (error, state, path) in enumerate(found):
+        assert error == record.error
+        assert all(torch.equal(weights[name], tensor) for name, tensor in state.items())
+        assert (path is None) == (rank == 1)
 
 
-def test_operations_are_counted_for_every_kind_of_layer():
-    network = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), SIConv2d(4, 3, 3), nn.Flatten(), nn.Linear(48, 5))
-    planned = macs((1, 4, 6, 6), (3, 4, 3, 3)).planned.total
-    assert evaluate.count_macs(network, torch.rand(1, 2, 8, 8)) == 36 * 4 * 9 + planned + 48 * 5
-
-
-def test_measuring_the_cost_leaves_the_network_as_it_was():
-    made = network()
-    before = {name: tensor.clone() for name, tensor in made.state_dict().items()}
-    cost = evaluate.measure_cost(made, torch.rand(4, 1, 12, 12), torch.tensor([0, 1, 0, 1]))
-    assert all(torch.equal(before[name], tensor) for name, tensor in made.state_dict().items())
-    assert made.training
-    assert cost["kept_mib"] * 2**20 > 4 * 100 * 4  # at least the outputs of the convolution, 4 maps of 10×10 floats
-    assert cost["macs"] == 100 * 4 * 9 + 4 * 2
-
-
-def test_the_record_holds_the_settings_and_the_validation_errors(data, tmp_path):
-    fit(network(), data, FitSettings(epochs=2, batch=8), tmp_path, device="cpu")
-    (path,) = tmp_path.glob("*.json")
-    values = json.loads(path.read_text())
-    assert values["history"]["validated"] == [1, 2]
-    assert values["config"]["settings"]["lr"] == 0.001
-    assert values["config"]["data"]["classes"] == ["cat", "dog"]
-    (record,) = read_records(tmp_path)
-    assert [entry.val_error for entry in record.history] == values["history"]["val_error"]
+def _fit_in_process(folder, results):
+    fitted = fit(CONVNET, folder, QUICK, results, device="cpu")
+    return fitted.record.error, fitted.network.state_dict(), fitted.weights

@@ -172,6 +172,23 @@ def test_an_interrupted_experiment_keeps_what_is_finished(finished, tmp_path):
     assert outcome(folder) == outcome(finished)
 
 
+class Interrupting(Diary):
+    def advance(self, *what):
+        super().advance(*what)
+        if len(self.advanced) == 12:  # the end of the first run, which is tested
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_run_that_ends_when_it_is_interrupted_is_kept_and_the_next_is_not_begun(finished, tmp_path):
+    before, watcher, folder = signal.getsignal(signal.SIGINT), Interrupting(), tmp_path / "table1-quick"
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment(), folder, watcher=watcher)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert [title for title, *_ in watcher.begun] == ["ConvNet, fold 0"]
+    name = "convnet-fold0-seed0"
+    assert outcome(folder) == {name: outcome(finished)[name]}
+
+
 COMMAND = ["reproduce", "table1", *(f"--set={key}={value}" for key, value in TINY.items() if "." in key)]
 
 

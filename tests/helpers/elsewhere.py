@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -68,3 +69,28 @@ def _end_at(number, step):
             os.kill(os.getpid(), number)
 
     Trainer.learn = learn
+
+
+def start_together(work, *arguments, processes=2):
+    """What a function returns in each of several processes, as torchrun starts them."""
+    context = multiprocessing.get_context("forkserver")
+    with context.Pool(processes) as pool:
+        shared = torchrun_variables(processes)
+        variables = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+        jobs = [pool.apply_async(_join, (each, work, arguments)) for each in variables]
+        return [job.get(120) for job in jobs]
+
+
+def torchrun_variables(processes=2):
+    """Those that all processes share."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    count = str(processes)
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+
+
+def _join(variables, work, arguments):
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    return work(*arguments)

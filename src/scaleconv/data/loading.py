@@ -107,6 +107,7 @@ class ImageSet(Dataset[Batch | str]):
             collate_fn=_stacked,  # by the worker that decoded them
             worker_init_fn=_ignore_interrupts if workers else None,
             persistent_workers=False,
+            generator=torch.Generator(),  # else it draws a seed from the stream of dropout
         )
         for found in loader:
             yield _usable(found)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from torch import nn
 
+from ..data.files import atomic_path
 from ..data.loading import ImageData, load_folder
 from ..environment import choose_device
 from ..models import Classifier
@@ -16,6 +17,7 @@ from ..ops.checks import check_count
 from .display import ProgressDisplay
 from .items import Experiment, Point
 from .measures import TEST_SCALES
+from .processes import agreed, is_first
 from .records import Record
 from .run import Options, Run, run_experiment
 from .settings import Data, MeasureSettings, NetworkSettings, Settings, TrainingSettings, checked
@@ -30,7 +32,8 @@ class Fitted:
     Attributes:
         network: takes images in [0, 1]; in evaluation mode.
         record: accuracy at every scale (`series`), cost, settings, environment and history.
-        weights: their file, for `scaleconv.experiments.load`; None where no folder was given.
+        weights: their file, for `scaleconv.experiments.load`; None where no folder was given, and in all processes of
+            torchrun but the first.
     """
 
     network: Classifier
@@ -91,13 +94,21 @@ def fit(
     point = Point(own_settings(folder_data(images), network, settings))
     run = Run(method, point, 0, seed, module)
     item = own_item("fit", [method], [seed], point)
-    with tempfile.TemporaryDirectory() as scratch, ProgressDisplay(Console(stderr=True, quiet=quiet)) as display:
-        place = Path(scratch) / "fit" if folder is None else Path(folder)
-        options = Options(choose_device(device), None, images, workers, tensorboard)
+    kept = Path(folder) if folder is not None and is_first() else None
+    options = Options(choose_device(device), None, images, workers, tensorboard)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ProgressDisplay(Console(stderr=True, quiet=quiet or not is_first())) as display,
+    ):
+        place = kept or Path(scratch) / "fit"
         (record,) = run_experiment(item, place, options, watcher=display, runs=[run])
         weights = run.weights(place)
+        content = agreed(options.device, weights.read_bytes)
+        if not is_first():
+            with atomic_path(weights) as part:
+                part.write_bytes(content)
         trained = load(weights, network.name if module is None else module)
-    return Fitted(trained, record, None if folder is None else weights)
+    return Fitted(trained, record, weights if kept else None)
 
 
 def own_settings(data: Data, network: NetworkSettings, training: TrainingSettings) -> Settings:

@@ -65,6 +65,13 @@ def make_fabric(device: str, precision: str = "float32") -> Any:
     return fabric
 
 
+def agreed(device: str, make: Callable[[], Any]) -> Any:
+    """What the first of several processes makes, told to all of them."""
+    if not started_by_torchrun():
+        return make()
+    return make_fabric(device).broadcast(make() if is_first() else None)
+
+
 @contextmanager
 def noticing_loss() -> Iterator[None]:
     """Say that another process is lost in place of what the backend says of a closed connection."""

@@ -209,7 +209,10 @@ def run_experiment(
             for outcome in outcomes:
                 watcher.end(_title_of(runs, outcome.record))
     wanted = {run.name for run in runs}
-    return [record for record in read_records(folder) if record.name in wanted] if is_first() else []
+    records: list[Record] = agreed(
+        options.device, lambda: [each for each in read_records(folder) if each.name in wanted]
+    )
+    return records
 
 
 def save(folder: Path, outcome: Outcome) -> None:
