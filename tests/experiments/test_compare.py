@@ -1,12 +1,15 @@
-"""Comparing networks on a user's images: options reach the runs, methods differ as they say, and nothing runs twice."""
+"""Comparing networks on a folder: every option reaches the runs, and what `train --data` and `compare` leave."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from helpers.command import refused, says_next
-from helpers.folders import write_classes, write_image
-from scaleconv.experiments import load, read_records
+from helpers.folders import write_classes, write_image, write_masks
+from scaleconv.experiments import compare, load, plan_runs, read_records
 from scaleconv.experiments.methods import COMPARED
 from scaleconv.experiments.trainer import Trainer
 
@@ -18,119 +21,223 @@ def images(tmp_path):
     return write_classes(tmp_path / "photos", 10, size=(16, 16))
 
 
-def configs(tmp_path, name="train"):
-    return {record.model: record.config for record in read_records(tmp_path / "results" / name)}
+class Caught(Exception):  # noqa: N818
+    """In place of the training."""
 
 
-OPTIONS = [
-    ("--epochs 2", "training", {"epochs": 2}),
-    ("--batch 5", "training", {"batch": 5}),
-    ("--optimizer sgd", "training", {"optimizer": "sgd", "learning_rate": 0.05}),
-    ("--lr 0.003", "training", {"learning_rate": 0.003, "optimizer": "adamw"}),
-    ("--augment flip,crop", "training", {"augment": ["flip", "crop"]}),
-    ("--average 0.9", "training", {"keep": "average", "average": 0.9}),
-    ("--amp", "training", {"precision": "bfloat16"}),
-    ("--scales 0.5,1", "network", {"scales": [0.5, 1.0]}),
-    ("--layers stages.conv2", "network", {"layers": ["stages.conv2"]}),
-    ("--resize 20", "data", {"size": [20, 20], "fit": "crop"}),
-    ("--resize 20 --letterbox", "data", {"fit": "letterbox"}),
-    ("--split 0.2,0.3", "data", {"train": 10, "val": 4, "test": 6}),
-    ("--model resnet18 --native", "data", {"size": [16, 16]}),
-]
+@pytest.fixture
+def planned(run, monkeypatch):
+    """The runs that a command would do, and how, instead of doing them."""
+
+    def plan(*command):
+        found = []
+
+        def catch(item, folder, options, *, watcher, engine):
+            found.extend((plan_runs(item), folder, options, engine))
+            raise Caught
+
+        with monkeypatch.context() as patch:
+            patch.setattr(compare, "run_experiment", catch)
+            code, _, errors = run(*command)
+        assert (code, errors) == (1, "scaleconv: unforeseen Caught:\n"), errors
+        return found
+
+    return plan
 
 
-@pytest.mark.parametrize(("options", "section", "expected"), OPTIONS, ids=[options for options, *_ in OPTIONS])
-def test_an_option_reaches_the_settings_of_its_runs(run, images, tmp_path, options, section, expected):
-    variant = "converted" if "layers" in options else "plain"
-    code, _, errors = run("train", "--data", images, *TINY, *options.split(), "--variant", variant)
-    assert (code, errors) == (0, "")
-    found = configs(tmp_path)[variant][section]
-    assert {key: found[key] for key in expected} == expected
+OPTIONS = {
+    "model": ((), "network.name", "resnet18"),
+    "task": (("--task", "segmentation"), "network.name", "unet"),
+    "network": (("--model", "convnet"), "network.name", "convnet"),
+    "scales": (("--scales", "0.7,1"), "network.scales", (0.7, 1.0)),
+    "layers": (("--model", "convnet", "--layers", "*1, *.conv2"), "network.layers", ("*1", "*.conv2")),
+    "resize": (("--resize", "9"), "data.size", (9, 9)),
+    "native": (("--native",), "data.size", None),
+    "letterbox": (("--letterbox", "--resize", "9"), "data.fit", "letterbox"),
+    "crop": (("--resize", "9"), "data.fit", "crop"),
+    "validated": (("--split", "0.3,0.2"), "data.val", 6),
+    "tested": (("--split", "0.3,0.2"), "data.test", 4),
+    "augment": (("--augment", "crop,flip"), "training.augment", ("crop", "flip")),
+    "optimizer": (("--optimizer", "sgd"), "training.optimizer", "sgd"),
+    "rate of sgd": (("--optimizer", "sgd"), "training.learning_rate", 0.05),
+    "rate of adamw": ((), "training.learning_rate", 0.001),
+    "rate": (("--lr", "0.25"), "training.learning_rate", 0.25),
+    "batch": (("--batch", "7"), "training.batch", 7),
+    "default batch": ((), "training.batch", 64),
+    "epochs": (("--epochs", "3"), "training.epochs", 3),
+    "default epochs": ((), "training.epochs", 20),
+    "amp": (("--amp",), "training.precision", "bfloat16"),
+    "no amp": ((), "training.precision", "float32"),
+    "decay": (("--average", "0.9"), "training.average", 0.9),
+    "average": (("--average", "0.9"), "training.keep", "average"),
+    "no average": ((), "training.keep", "last"),
+}
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+@pytest.mark.parametrize(("options", "key", "value"), OPTIONS.values(), ids=OPTIONS)
+def test_every_option_reaches_every_run(planned, tmp_path, command, options, key, value):
+    root = tmp_path / "photos"
+    write_masks(root, 20) if "segmentation" in options else write_classes(root, 10, size=(16, 16))
+    if "--native" in options:
+        write_image(root / "cat" / "large.png", size=(20, 18))
+    runs, *_ = planned(command, "--data", root, *options)
+    section, name = key.split(".")
+    assert {getattr(getattr(run.settings, section), name) for run in runs if run.model == "plain"} == {value}
+    if name != "augment":
+        assert {getattr(getattr(run.settings, section), name) for run in runs} == {value}
+
+
+def test_options_of_how_to_work_reach_the_engine(planned, images, tmp_path):
+    command = ("--data", images, "--workers", "2", "--results", "there", "--name", "it", "--device", "cpu")
+    for name in ("train", "compare"):
+        _, folder, options, found = planned(name, *command)
+        assert (folder, options.device, options.workers, options.tensorboard) == (Path("there/it"), "cpu", 2, False)
+        assert (type(found).__name__, options.images.folder.root) == ("Local", images)
+    runs, *_ = planned("train", "--data", images, "--seed", "7", "--variant", "pyramid,plain-scale")
+    assert [(run.model, run.seed) for run in runs] == [("pyramid", 7), ("plain-scale", 7)]
+    runs, *_ = planned("train", "--data", images, "--augment", "scale,flip", "--variant", "plain,plain-scale")
+    assert [(run.model, set(run.settings.training.augment)) for run in runs] == [("plain-scale", {"scale", "flip"})]
+    runs, *_ = planned("compare", "--data", images, "--seeds", "2", "--augment", "flip")
+    assert [(run.model, run.seed) for run in runs] == [(method, seed) for seed in (0, 1) for method in COMPARED]
+    assert [(run.settings.network.variant, "scale" in run.settings.training.augment) for run in runs[:5]] == [
+        ("plain", False),
+        ("plain", True),
+        ("converted", False),
+        ("converted", True),
+        ("pyramid", False),
+    ]
+    assert all("flip" in run.settings.training.augment for run in runs)
 
 
 def test_train_shows_plain_and_converted_side_by_side(run, images, tmp_path):
     (images / "cat" / "notes.txt").touch()
-    code, output, errors = run("train", "--data", images, *TINY)
+    code, output, errors = run("train", "--data", images, *TINY, "--augment", "flip,crop", "--average", "0.9")
     assert (code, errors) == (0, "")
-    assert "20 images of 2 classes (16 to train, 2 to val, 2 to test)" in output
+    summary = "20 images of 2 classes (16 to train, 2 to val, 2 to test)\n1 left out:\n  cat/notes.txt does not end in"
+    assert output.startswith(f"{images}: {summary}")
+    assert "scale of the test images  plain  converted\n" in output
     folder = tmp_path / "results" / "train"
-    assert {path.name for path in folder.glob("*.*")} == {"skipped.txt", "accuracy.png", "accuracy.svg", "page.md"}
-    assert {name: config["network"]["variant"] for name, config in configs(tmp_path).items()} == {
-        "plain": "plain",
-        "converted": "converted",
-    }
-    says_next(output, f"scaleconv compare --data {images} --model ")
+    says_next(output, f"scaleconv compare --data {images} --model convnet")
     recipes = [line for line in output.splitlines() if line.startswith("network = scaleconv.experiments.load(")]
-    assert [load(line.split('"')[1]).classes for line in recipes] == [("cat", "dog")] * 2
+    assert len(recipes) == 2
+    assert load(recipes[1].split('"')[1]).classes == ("cat", "dog")
+    assert [record.model for record in read_records(folder)] == ["converted", "plain"]
     assert (folder / "skipped.txt").read_text().startswith("cat/notes.txt does not end in")
+    code, shown, _ = run("show", "train")
+    assert (code, shown.splitlines()[0]) == (0, "Accuracy (%) by scale of the test images, mean ± std, n = 1")
+    # A method of the paper may be trained into the same folder.
+    small = [f"--set={each}" for each in ("data.train=100", "data.tested=50", "network.maps=[2,3]", "network.hidden=4")]
+    assert run("train", "convnet", "--epochs", "1", *small)[0] == 0
+    assert run("show", "train") == (0, shown, "")
+    assert "ConvNet" in run("show", "train", "--item", "table1")[1]
 
 
-@pytest.fixture
-def compared(run, images):
-    return run("compare", "--data", images, *TINY, "--seeds", "2", "--augment", "flip")
-
-
-def test_compare_trains_every_method_with_every_seed_and_not_again(run, images, tmp_path, compared, monkeypatch):
-    code, output, errors = compared
+def test_compare_writes_a_page_and_finishes_what_is_missing(run, images, tmp_path, monkeypatch):
+    command = ("compare", "--data", images, *TINY, "--seeds", "2")
+    code, output, errors = run(*command)
     assert (code, errors) == (0, "")
     says_next(output, "scaleconv show compare")
-    records = read_records(tmp_path / "results" / "compare")
-    assert {(record.model, record.seed) for record in records} == {(m, s) for m in COMPARED for s in (0, 1)}
-    for name, config in configs(tmp_path, "compare").items():
-        variant, _, rescaled = name.partition("-")
-        assert config["network"]["variant"] == variant
-        assert config["training"]["augment"] == (["flip", "scale"] if rescaled else ["flip"])
-    page = tmp_path / "results" / "compare" / "page.md"
-    text = page.read_text()
-    assert text.startswith("# photos: which network to take\n\nTake **")
-    page.unlink()
-    monkeypatch.setattr(Trainer, "step", lambda *_: pytest.fail("was trained again"))
-    assert run("compare", "--data", images, *TINY, "--seeds", "2", "--augment", "flip")[0] == 0
-    assert page.read_text() == text
+    folder = tmp_path / "results" / "compare"
+    records = read_records(folder)
+    assert {(record.model, record.seed) for record in records} == {(name, seed) for name in COMPARED for seed in (0, 1)}
+    text = (folder / "page.md").read_text()
+    assert text.startswith("# photos: which network to take\n\n")
+    assert "| converted + scale augmentation |" in text
+    assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     shown = json.loads(run("show", "compare", "--json")[1])
-    assert {name: set(found) for name, found in shown.items()} == {name: {"mean", "std", "n"} for name in COMPARED}
-    errors = [record.error for record in records if record.model == "plain"]
-    assert shown["plain"]["mean"] == pytest.approx(sum(errors) / 2)
-    refused(
-        run("compare", "--data", images, *TINY, "--seeds", "2", "--augment", "flip", "--batch", "5"),
-        "other settings",
-        "training.batch was 64, now 5",
+    for model, found in shown.items():
+        first, second = (record.error for record in records if record.model == model)
+        assert found["mean"] == pytest.approx((first + second) / 2)
+        assert found["std"] == pytest.approx(abs(first - second) / 2**0.5)
+        assert found["n"] == 2
+    # One record is lost: its run alone is done again, and the page is the same but for times.
+    lines = folder.with_suffix(".jsonl").read_text().splitlines(keepends=True)
+    folder.with_suffix(".jsonl").write_text("".join(line for line in lines if '"plain","fold":0,"seed":1' not in line))
+    learn, trained = Trainer.learn, []
+    monkeypatch.setattr(Trainer, "learn", lambda self, *rest: (trained.append(self.seed), learn(self, *rest))[1])
+    assert run(*command)[0] == 0
+    assert set(trained) == {1}
+    assert len(trained) == 1  # 16 images in a batch of 64
+    again = {record.name: record.series for record in read_records(folder)}
+    assert again == {record.name: record.series for record in records}
+    code, _, errors = run(*command, "--batch", "5")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "was made with other settings (training.batch was 64, now 5)" in errors
+
+
+def test_masks_are_compared_by_their_overlap(run, tmp_path):
+    write_masks(tmp_path / "scenes", 12, size=(12, 12))
+    command = ("--data", "scenes", "--task", "segmentation", "--epochs", "1", "--scales", "0.8,1", "--batch", "4")
+    code, output, errors = run("train", *command, "--variant", "plain,pyramid")
+    assert (code, errors) == (0, "")
+    assert "Mean IoU (%) by scale of the test images" in output
+    says_next(output, "scaleconv compare --data scenes --task segmentation")
+    record = read_records(tmp_path / "results" / "train")[0]
+    assert set(record.series) == {"accuracy by scale", "mean IoU by scale"}
+    network = load(tmp_path / "results" / "train" / "weights" / "plain-fold0-seed0.safetensors")
+    assert network(torch.rand(1, 1, 12, 12)).shape == (1, 2, 12, 12)
+
+
+WRONG = {
+    "neither": (("train",), "`train` must be given a METHOD of the paper or --data, got neither"),
+    "both": (("train", "convnet", "--data", "photos"), "METHOD (=convnet) and --data"),
+    "variant of a method": (("train", "convnet", "--variant", "plain"), "`--variant` must not be given with a METHOD"),
+    "fold of a folder": (("train", "--data", "photos", "--fold", "1"), "`--fold` must not be given with --data"),
+    "set of a folder": (("train", "--data", "photos", "--set", "a=1"), "`--set` must not be given with --data"),
+    "model": (("--model", "lenet"), "`model` must be convnet, ", "resnet18", "package.module:factory, got 'lenet'"),
+    "task": (("--task", "sleep"), "`task`", "'sleep'"),
+    "model of a task": (("--model", "unet"), "`model` must be", "for classification, got unet"),
+    "variant": (("train", "--data", "photos", "--variant", "bent"), "`variant` must be some of", "got 'bent'"),
+    "variants": (("train", "--data", "photos", "--variant", "plain,"), "`variant` must be names separated by commas"),
+    "scales": (("--scales", "a,b"), "`scales` must be numbers separated by commas, got 'a,b'"),
+    "scale 1": (("--scales", "0.5,2"), "`scales`", "1"),
+    "split": (("--split", "0.1"), "`split` must be two shares"),
+    "shares": (("--split", "0.6,0.6"), "`split` must be shares of at least 0"),
+    "augment": (("--augment", "blur"), "`augment` must be some of scale, flip, crop, got 'blur'"),
+    "optimizer": (("--optimizer", "lion"), "`optimizer` must be one of sgd, adam, adamw, got 'lion'"),
+    "lr": (("--lr", "0"), "`lr` must be above 0, got 0.0"),
+    "epochs": (("--epochs", "0"), "`epochs` must be `int` >= 1, got 0"),
+    "batch": (("--batch", "-2"), "`batch` must be `int` >= 1, got -2"),
+    "average": (("--average", "1"), "`average` must be `float` < 1.0, got 1.0"),
+    "workers": (("--workers", "-1"), "`workers` must be at least 0, got -1"),
+    "name": (("--name", "../x"), "`name` must be a folder's name"),
+    "device": (("--device", "abacus"), "`device` must be one this machine has"),
+    "both sizes": (("--resize", "8", "--native"), "`resize`", "`native`"),
+    "nowhere": (("compare", "--data", "nowhere"), "`data` must be a directory"),
+    "seeds": (("compare", "--data", "photos", "--seeds", "0"), "`seeds` must be at least 1, got 0"),
+    "scale": (("compare", "--data", "photos", "--augment", "scale"), "`augment` must not hold scale"),
+    "tensorboard": (("--tensorboard", "--resize", "16"), "`tensorboard` needs its package: pip install 'scaleconv["),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(run, images, tmp_path, monkeypatch, case):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    options, *words = case
+    commands = (
+        [options]
+        if options[0] in ("train", "compare")
+        else [(each, "--data", "photos", *options) for each in ("train", "compare")]
     )
+    for command in commands:
+        refused(run(*command), *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
-def test_bad_combinations_are_one_line_and_leave_nothing(run, images, tmp_path):
-    refused(run("train"), "`train` must be given a METHOD of the paper or --data, got neither")
-    refused(run("train", "convnet", "--data", images), "METHOD (=convnet) and --data")
-    refused(run("train", "convnet", "--variant", "plain"), "`--variant` must not be given with a METHOD of the paper")
-    refused(run("train", "--data", images, "--fold", "1"), "`--fold` must not be given with --data")
-    data = ("train", "--data", images)
-    refused(run(*data, "--model", "lenet"), "`model`", "convnet", "got 'lenet'")
-    refused(run(*data, "--model", "unet"), "`model`", "classification", "got unet")
-    refused(run(*data, "--model", "os:system"), "`model` os:system must take num_classes=2")
-    refused(run(*data, "--variant", "bent"), "`variant` must be some of plain, plain-scale, converted", "got 'bent'")
-    refused(run(*data, "--scales", "a,b"), "`scales` must be numbers separated by commas, got 'a,b'")
-    refused(run(*data, "--scales", "0.5,2"), "`scales`", "1")
-    refused(run(*data, "--split", "0.1"), "`split` must be two shares")
-    refused(run(*data, "--augment", "blur"), "`augment` must be some of scale, flip, crop, got 'blur'")
-    refused(run(*data, "--lr", "0"), "`lr` must be above 0, got 0")
-    refused(run(*data, "--batch", "0"), "`batch`", "got 0")
-    refused(run(*data, "--optimizer", "lion"), "`optimizer` must be one of sgd, adam, adamw, got 'lion'")
-    refused(run(*data, "--name", "../x"), "`name` must be a folder's name")
-    refused(run(*data, "--device", "abacus"), "`device` must be one this machine has")
-    refused(run(*data, "--resize", "8", "--native"), "`resize`", "`native`")
-    refused(run("train", "--data", tmp_path / "nowhere"), "`data` must be a directory")
-    refused(run("compare", "--data", images, "--seeds", "0"), "`seeds` must be at least 1, got 0")
-    refused(run("compare", "--data", images, "--augment", "scale"), "`augment` must not hold scale")
+def test_what_is_wrong_with_the_images_is_one_line(run, images):
     write_image(images / "cat" / "wide.png", size=(16, 40))
-    refused(run(*data, *TINY), "`resize` must be given, or `native`, where images differ in size")
-    refused(run(*data, *TINY, "--native"), "convnet", "square images of one size", "their own sizes")
-    assert not (tmp_path / "results").exists()
+    data = ("train", "--data", images, *TINY)
+    refused(run(*data), "`resize` must be given, or `native`, where images differ in size, got 16×16 to 16×40")
+    refused(run(*data, "--native"), "convnet", "square images of one size (--resize), got images of their own sizes")
 
 
 def test_digits_are_exported_as_a_folder_that_can_be_trained_on(run, tmp_path):
     code, output, errors = run("data", "export", "digits", "--count", "200", "--size", "20", "--scales", "fixed:0.5")
     assert (code, errors) == (0, "")
     assert output.startswith("digits: 200 digits on 20×20, scales fixed:0.5\n")
-    assert run("train", "--data", "digits", *TINY, "--variant", "pyramid")[0] == 0
-    assert configs(tmp_path)["pyramid"]["data"]["channels"] == 1
+    assert run("train", "--data", "digits", *TINY, "--variant", "plain")[0] == 0
+    (record,) = read_records(tmp_path / "results" / "train")
+    assert (record.config["data"]["channels"], len(record.config["data"]["classes"])) == (1, 10)
     refused(run("data", "export", "digits"), "`path` must name a folder that is not there yet, got digits")
+    refused(run("data", "export", "more", "--count", "0"), "`count` must be 1 to the 10000 digits there are, got 0")

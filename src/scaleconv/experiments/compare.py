@@ -23,9 +23,9 @@ from .methods import COMPARED, OWN
 from .page import mean_accuracy, recipe, summary_text, title, write_page
 from .processes import is_first
 from .records import read_records
-from .run import Options, finished_runs, plan_runs, run_experiment
+from .run import Options, check_runs, plan_runs, run_experiment
 from .settings import NetworkSettings, TrainingSettings, read
-from .sources import folder_data, images_of
+from .sources import folder_data
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -130,15 +130,13 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
     point = Point(own_settings(folder_data(images), network, training))
     item = own_item(request.name, list(dict.fromkeys(names)), list(seeds), point)
     runs = plan_runs(item)
-    for run in {run.model: run for run in runs}.values():  # none is trained before all are known to be made
-        run.make(images_of(run.settings.data)[0])
+    options = Options(device, None, images, request.workers, request.tensorboard)
+    check_runs(runs, folder, options)
     if is_first():
-        finished_runs(runs, folder)  # of other settings are refused
         yield images.folder.summary()
     for part in (images.train, images.val, images.test):
         _ = part.kept  # decoded once: a set that is small enough travels with the runs
     started = time.perf_counter()
-    options = Options(device, None, images, request.workers, request.tensorboard)
     with ProgressDisplay(Console(stderr=True, quiet=not is_first())) as display:
         run_experiment(item, folder, options, watcher=display, engine=engine)
     if not is_first():

@@ -144,13 +144,6 @@ class _Sum(torch.autograd.Function):
         return total
 
 
-def agreed(device: str, make: Callable[[], Any]) -> Any:
-    """What the first of several processes makes, told to all of them."""
-    if not started_by_torchrun():
-        return make()
-    return make_fabric(device).broadcast(make() if is_first() else None)
-
-
 def any_process(fabric: Any, *flags: bool) -> list[bool]:
     """Whether each is so in any of the processes."""
     if fabric.world_size == 1:

@@ -162,6 +162,7 @@ class Task:
     trained: tuple[Record, Checkpoint] | None = None
 
 
+@noticing_loss()
 def run_experiment(
     experiment: Experiment,
     folder: Path,
@@ -189,20 +190,13 @@ def run_experiment(
     """
     folder, options = Path(folder), options or Options()
     watcher, engine = watcher or Silent(), engine or Local()
-    if is_first():
-        check_folder(folder)  # the first file that is written makes it: a run that is refused leaves none
     runs = plan_runs(experiment) if runs is None else runs
-    for run in {(run.model, run.point.name): run for run in runs}.values():
-        if run.model not in UNSUPERVISED:
-            images, _ = images_of(run.settings.data)
-            check_measure(run.settings.measure, run.model, run.make(images))
-    if options.tensorboard:
-        summary_writer()
+    check_runs(runs, folder, options)
     watcher.plan(experiment.item, len(runs))
     tasks = agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
     sources = Sources(options.device, options.data_dir, options.images)
     work = partial(_work, sources=sources, options=options)
-    with noticing_loss(), closing(engine.run(work, tasks, folder, watcher)) as results:
+    with closing(engine.run(work, tasks, folder, watcher)) as results:
         for outcomes in results:
             for outcome in outcomes if is_first() else ():
                 save(folder, outcome)
@@ -213,6 +207,19 @@ def run_experiment(
         options.device, lambda: [each for each in read_records(folder) if each.name in wanted]
     )
     return records
+
+
+def check_runs(runs: Sequence[Run], folder: Path, options: Options) -> None:
+    """Refuse what cannot be done before anything is; see `run_experiment`."""
+    if is_first():
+        check_folder(folder)  # the first file that is written makes it: a run that is refused leaves none
+        finished_runs(runs, folder)
+    for run in {(run.model, run.point.name): run for run in runs}.values():
+        if run.model not in UNSUPERVISED:
+            images, _ = images_of(run.settings.data)
+            check_measure(run.settings.measure, run.model, run.make(images))
+    if options.tensorboard:
+        summary_writer()
 
 
 def save(folder: Path, outcome: Outcome) -> None:
