@@ -1,31 +1,32 @@
-"""The commands reproduce, show and train, and one line with an exit code for everything that goes wrong."""
+"""The commands reproduce, show and train, their progress, and one line for everything that goes wrong."""
 
 import io
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from helpers.command import refused, says_next
 from scaleconv import cli
 from scaleconv.cli.wording import say_next
 from scaleconv.experiments import read_records
-from scaleconv.experiments.measures import MEASURES
-from scaleconv.experiments.records import records_file
+from scaleconv.experiments import run as run_module
+from scaleconv.experiments.display import ProgressDisplay
+from scaleconv.experiments.trainer import Trainer
 
-SMALL = ("data.train=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8", "training.batch=50")
-TINY = (*(part for setting in SMALL for part in ("--set", setting)), "--epochs", "2")
+SMALL = ("data.train=100", "data.tested=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8")
+TINY = (*(f"--set={setting}" for setting in (*SMALL, "training.batch=50")), "--epochs", "2")
+pytestmark = pytest.mark.usefixtures("digits")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, digits):
     """Results of a tiny experiment that is run once, and what the command printed."""
     folder, output, errors = tmp_path_factory.mktemp("made"), io.StringIO(), io.StringIO()
     command = ["reproduce", "table1", "--models", "convnet,si_convnet", "--folds", "0,1", *TINY]
@@ -42,44 +43,62 @@ def table(made, tmp_path):
     return tmp_path / "results" / "table1-quick", printed
 
 
-def test_reproduce_prints_the_table_and_writes_it_beside_the_records(table):
+def test_reproduce_prints_the_table_and_writes_it_beside_the_weights(table):
     folder, (code, output, errors) = table
     assert (code, errors) == (0, "")
-    assert "SI-ConvNet" in output
-    assert "3.13 ± 0.19" in output
+    assert re.search(r"SI-ConvNet +3.13 ± 0.19 ", output)
     assert re.search(r"\nIt took \d+ s; ", output)
     says_next(output, "scaleconv report --html --preset quick")
-    assert {path.name for path in folder.glob("*.*")} == {"figure.png", "figure.svg", "table.csv", "table.md"}
-    runs = [(record.model, record.fold) for record in read_records(folder)]
-    assert runs == [("convnet", 0), ("convnet", 1), ("si_convnet", 0), ("si_convnet", 1)]
+    assert {path.name for path in folder.iterdir()} >= {"weights", "figure.png", "figure.svg", "table.csv", "table.md"}
+    assert [record.name for record in read_records(folder)] == [
+        f"{model}-fold{fold}-seed0" for model in ("convnet", "si_convnet") for fold in (0, 1)
+    ]
 
 
 def test_show_reads_the_records_only(table, run):
     folder, (_, output, _) = table
-    shown = run("show", "table1-quick")
-    assert shown[0] == 0
-    assert shown[1].splitlines()[:8] == output.splitlines()[:8]
+    shutil.rmtree(folder)
+    code, shown, errors = run("show", "table1-quick")
+    assert (code, errors, shown.splitlines()[:8]) == (0, "", output.splitlines()[:8])
     summary = json.loads(run("show", "table1-quick", "--json")[1])
-    errors = [record.test_error for record in read_records(folder) if record.model == "si_convnet"]
-    assert summary["si_convnet"]["mean"] == pytest.approx(sum(errors) / 2)
-    assert set(summary["convnet"]) == {"mean", "std", "n"}
-    assert summary["convnet"]["n"] == 2
+    for model in ("convnet", "si_convnet"):
+        first, second = (record.error for record in read_records(folder) if record.model == model)
+        assert summary[model]["mean"] == pytest.approx((first + second) / 2)
+        assert summary[model]["std"] == pytest.approx(abs(first - second) / 2**0.5)
+        assert (set(summary[model]), summary[model]["n"]) == ({"mean", "std", "n"}, 2)
 
 
 def test_an_item_not_run_in_full_is_shown_from_its_largest_part(table, run):
-    folder, _ = table
-    first = records_file(folder).read_text().splitlines(keepends=True)[0]
-    records_file(folder.with_name("table1-again")).write_text(first)
+    records = table[0].with_suffix(".jsonl")
+    (records.parent / "table1-again.jsonl").write_bytes(records.read_bytes().splitlines(keepends=True)[0])
     code, output, errors = run("show", "table1", "--json")
     assert (code, json.loads(output)["si_convnet"]["n"]) == (0, 2)
     assert errors == "no records in results/table1; these are those of results/table1-quick\n"
 
 
-def test_a_damaged_record_is_one_line(table, run):
+def test_damaged_or_foreign_records_are_one_line(table, run):
+    refused(run("show", "table1-quick", "--item", "cost"), "`item` must be the one", "convnet-fold0-seed0")
+    refused(run("show", "table1-quick", "--item", "fig4a"), "`item` must be the one", "convnet-fold0-seed0")
+    records = table[0].with_suffix(".jsonl")
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text("".join([lines[0], lines[1].replace('"fold":1', '"fold":7'), *lines[2:]]))
+    for command in (("show", "table1-quick"), ("reproduce", "table1", *TINY)):
+        refused(run(*command), "line 2 of results/table1-quick.jsonl is not a valid record", "delete it")
+
+
+def test_finished_runs_of_a_command_are_not_repeated_and_others_join_them(table, run, monkeypatch):
     folder, _ = table
-    with records_file(folder).open("a") as file:
-        file.write("{")
-    refused(run("show", "table1-quick"), "line 5 of results/table1-quick.jsonl", "delete it")
+    before = folder.with_suffix(".jsonl").read_bytes()
+    trained, learn = set(), Trainer.learn
+    monkeypatch.setattr(Trainer, "learn", lambda self, *rest: (trained.add(self.fold), learn(self, *rest))[1])
+    command = ("reproduce", "table1", "--models", "convnet", "--folds")
+    assert run(*command, "0", *TINY)[0] == 0
+    assert (trained, folder.with_suffix(".jsonl").read_bytes()) == (set(), before)
+    code, output, _ = run(*command, "0,2", *TINY)
+    assert (code, trained) == (0, {2})
+    assert re.search(r"ConvNet .* 3 ", output)  # n, with the folds of before
+    refused(run(*command, "3", *TINY, "--set", "training.batch=20"), "training.batch was 50, now 20", "--name")
+    assert run(*command, "3", *TINY, "--set", "training.batch=20", "--name", "other")[0] == 0
 
 
 def test_train_keeps_a_record_and_weights(run, tmp_path):
@@ -87,27 +106,26 @@ def test_train_keeps_a_record_and_weights(run, tmp_path):
     assert (code, errors) == (0, "")
     (record,) = read_records(tmp_path / "results" / "train")
     assert (record.model, record.fold) == ("convnet", 1)
-    assert f"test error {record.test_error:.2f} % after 2 epochs" in output
+    assert f"test error {record.error:.2f} % after 2 epochs" in output
     weights = Path(output.split("weights: ")[1].splitlines()[0])
     assert weights.is_file()
     says_next(output, f"scaleconv explain IMAGE --checkpoint {weights}")
-
-
-CURVE = (*TINY, "--set", "data.test=100", "--folds", "0,1")
+    point = ("--item", "fig4b", "--point", "train500", "--name", "point", "--set", "data.test=100")
+    assert run("train", "convnet", *TINY, *point)[0] == 0
+    (record,) = read_records(tmp_path / "results" / "point")
+    assert (record.point, record.x) == ("train500", 500)
 
 
 def test_a_curve_is_run_shown_and_told_in_json_per_point(run, tmp_path):
-    points = 'points=[{name="a", x=1, label="few"}, {name="b", x=2, label="many"}]'
-    code, output, errors = run("reproduce", "fig4a", "--models", "convnet", *CURVE, "--set", points)
+    points = '--set=points=[{name="a", x=1, label="few"}, {name="b", x=2, label="many"}]'
+    options = ("--models", "convnet", "--folds", "0,1", *TINY, "--set", "data.test=100", points)
+    code, output, errors = run("reproduce", "fig4a", *options)
     assert (code, errors) == (0, "")
     assert "many" in output
-    folder = tmp_path / "results" / "fig4a-quick"
-    runs = [(record.point, record.x, record.fold) for record in read_records(folder)]
-    assert runs == [("a", 1, 0), ("a", 1, 1), ("b", 2, 0), ("b", 2, 1)]
-    for shown in (run("show", "fig4a-quick", "--json"), run("show", "fig4a", "--json")):
-        summary = json.loads(shown[1])["convnet"]
+    for name in ("fig4a-quick", "fig4a"):
+        summary = json.loads(run("show", name, "--json")[1])["convnet"]
         assert (summary["n"], [point["x"] for point in summary["points"]]) == (2, [1, 2])
-        errors = [record.test_error for record in read_records(folder) if record.point == "b"]
+        errors = [record.error for record in read_records(tmp_path / "results" / "fig4a-quick") if record.point == "b"]
         assert summary["points"][1]["mean"] == pytest.approx(sum(errors) / 2)
     assert "few" in run("show", "fig4a-quick")[1]
 
@@ -115,35 +133,34 @@ def test_a_curve_is_run_shown_and_told_in_json_per_point(run, tmp_path):
 def test_all_runs_every_item_and_goes_on_where_it_was_interrupted(run, tmp_path, monkeypatch):
     monkeypatch.setattr("scaleconv.experiments.ITEMS", ("winners", "equivariance"))
     tiny = ("reproduce", "all", *TINY, "--folds", "0", "--set", "measure.digits=20")
+    measured = run_module._measured
 
-    def interrupt(_):
-        raise KeyboardInterrupt
+    def interrupted(one, *others):
+        if one.settings.measure.kind == "equivariance":
+            raise KeyboardInterrupt
+        return measured(one, *others)
 
     with monkeypatch.context() as patch:
-        patch.setitem(MEASURES, "equivariance", interrupt)
+        patch.setattr(run_module, "_measured", interrupted)
         code, output, errors = run(*tiny)
-    assert code == 130
-    assert "scaleconv: interrupted" in errors
+    assert (code, errors.startswith("scaleconv: interrupted; what was finished is kept")) == (130, True)
     assert "winners-quick/figure.svg" in output
-    results = tmp_path / "results"
-    (kept,) = results.glob("*.jsonl")
-    written = kept.stat().st_mtime_ns
-    assert kept.name == "winners-quick.jsonl"
+    before = (tmp_path / "results" / "winners-quick.jsonl").read_bytes()
+    assert not (tmp_path / "results" / "equivariance-quick.jsonl").exists()
     code, output, errors = run(*tiny)
     assert (code, errors) == (0, "")
-    assert kept.stat().st_mtime_ns == written
-    assert len(read_records(results / "equivariance-quick")) == 2
+    assert (tmp_path / "results" / "winners-quick.jsonl").read_bytes() == before
+    assert len(read_records(tmp_path / "results" / "equivariance-quick")) == 2
     for name in ("winners-quick/table.md", "equivariance-quick/figure.svg", "equivariance-quick/table.csv"):
         assert name in output
 
 
-def test_train_takes_one_point_of_a_curve(run, tmp_path):
-    code, _, errors = run(
-        *("train", "convnet", "--item", "fig4b", "--point", "train500", *TINY, "--set", "data.test=100")
-    )
-    assert (code, errors) == (0, "")
-    (record,) = read_records(tmp_path / "results" / "train")
-    assert (record.point, record.x) == ("train500", 500)
+def test_reports_are_written_from_the_records(table, run, tmp_path):
+    code, output, errors = run("report", "page.html", "--html", "--preset", "quick")
+    assert (code, errors, output.splitlines()[0]) == (0, "", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "SI-ConvNet" in page
+    assert "3.13" in page
 
 
 WRONG = {
@@ -157,10 +174,6 @@ WRONG = {
     "no folds": (("reproduce", "table1", "--folds", ""), "`folds` must be whole numbers separated by commas, got ''"),
     "pattern": (("show", "table1-**"), "`name` must be a folder's name", "'table1-**'"),
     "results": (("report", "--results", "nowhere"), "`results` must be a directory with records, got nowhere"),
-    "docs": (
-        ("report", "--results", ".", "--docs", "/nonexistent"),
-        "`docs` must be a directory with reproduction.md, got /nonexistent",
-    ),
     "winners": (("reproduce", "winners", "--models", "convnet", *TINY), "`models` must have scale-invariant layers"),
     "item": (("reproduce", "table9"), "`item` must be one of", "'table9'"),
     "preset": (("reproduce", "table1", "--preset", "fast"), "`preset` must be one of quick, paper", "'fast'"),
@@ -168,17 +181,12 @@ WRONG = {
     "setting": (("reproduce", "table1", "--set", "foo"), "`set` must be KEY=VALUE", "'foo'"),
     "folds": (("reproduce", "table1", "--folds", "one"), "`folds` must be whole numbers", "'one'"),
     "fold": (("reproduce", "table1", "--folds", "10"), "`folds` must lie between 0 and 9, got 10"),
-    "epochs": (("reproduce", "table1", "--epochs", "0"), "`training.epochs` must be", "got 0"),
+    "epochs": (("reproduce", "table1", "--epochs", "0"), "epochs` must be `int` >= 1, got 0"),
     "device": (("reproduce", "table1", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
-    "data": (("reproduce", "table1", "--preset", "paper", "--data-dir", "nowhere"), "`data_dir` (=nowhere)"),
-    "model": (("train", "resnet"), "`METHOD` must be one of rbm, ", "'resnet'"),
+    "processes": (("reproduce", "table1", "--processes", "-1"), "`processes` must lie between 0 and 256, got -1"),
+    "method": (("train", "resnet"), "`METHOD` must be one of rbm, ", "'resnet'"),
     "shown": (("show", "nope"), "`name` must be a folder in results, or one of table1, ", "got 'nope'"),
     "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce"),
-    "output": (
-        ("reproduce", "table1", "--results", "/dev/null/x", *TINY),
-        "cannot write to /dev/null/x/table1-quick",
-        "name a place",
-    ),
 }
 
 
@@ -197,53 +205,10 @@ def test_a_name_cannot_leave_the_results(run, tmp_path, command, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_records_of_another_item_are_not_shown(table, run):
-    refused(run("show", "table1-quick", "--item", "cost"), "`item` must be the one", "convnet-fold0-seed0")
-    refused(run("show", "table1-quick", "--item", "fig4a"), "`item` must be the one", "convnet-fold0-seed0")
-
-
 def test_a_closed_output_is_one_line(tmp_path):
     code = "import sys; sys.stdout = None; from scaleconv import cli; cli.main(['show', 'table1'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "scaleconv: cannot write to standard output: it is closed\n")
-
-
-def test_a_full_disk_is_one_line_that_names_the_file(run, monkeypatch):
-    def full(self, *_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    arguments = ("reproduce", "table1", "--models", "convnet", "--folds", "0", *TINY)
-    refused(run(*arguments), "cannot write", "convnet-fold0-seed0.safetensors", "No space left", "name a place")
-
-
-def test_the_paper_preset_without_data_says_where_to_put_it(run, tmp_path):
-    refused(
-        run("reproduce", "table1", "--preset", "paper", "--data-dir", tmp_path), "train-images-idx3-ubyte", "put the"
-    )
-
-
-def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path):
-    code = "from scaleconv import cli; from scaleconv.experiments import run; run.SECONDS_BETWEEN = 0; cli.main()"
-    command = ["reproduce", "table1", "--models", "convnet", *TINY[:-1], "2000", "--folds", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *command],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background would ignore it
-    )
-    folder = tmp_path / "results" / "table1-quick" / "checkpoints"
-    deadline = time.monotonic() + 120
-    while not list(folder.glob("*.safetensors")) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1].startswith("scaleconv: interrupted; what was finished is kept")
-    assert "Traceback" not in errors
-    assert list(folder.glob("*.safetensors"))
-    assert not list(folder.glob("*.part"))
 
 
 def test_what_to_type_next_works_as_it_is_printed(run):
@@ -261,3 +226,42 @@ def test_what_to_type_next_begins_as_the_command_was_called(monkeypatch, capsys)
         say_next("scaleconv show table1, for a table; or scaleconv demo. scaleconv.data is none")
         commands = f"{program} show table1, for a table; or {program} demo"
         assert capsys.readouterr().out == f"Next: {commands}. scaleconv.data is none\n"
+
+
+# Progress.
+
+
+def shown(monkeypatch, terminal=True):
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("scaleconv.experiments.display.time.perf_counter", lambda: now[0])
+    with ProgressDisplay(Console(file=stream, force_terminal=terminal, width=140)) as display:
+        display.plan("fig4a", 12)
+        display.begin("ConvNet, fold 0", 4, 3)
+        display.end("ConvNet, fold 0")
+        display.end("another, finished before")
+        display.begin("SI-ConvNet, fold 1", 4, 1)
+        now[0] = 0.5
+        display.advance("SI-ConvNet, fold 1", 2, "loss 0.1234  error 5.50 %")
+        display.advance("SI-ConvNet, fold 1", 3, "")  # in an epoch there is nothing new to say
+        descriptions = [task.description for task in display.progress.tasks]
+    return stream.getvalue(), descriptions
+
+
+def test_a_terminal_sees_how_many_runs_and_of_each_its_epoch_loss_error_and_rate(monkeypatch):
+    text, tasks = shown(monkeypatch)
+    assert tasks == ["fig4a", "SI-ConvNet, fold 1"]
+    for words in ("fig4a", " 2/12", "SI-ConvNet, fold 1", "3/4", "loss 0.1234  error 5.50 %", "4 epochs/s"):
+        assert words in text, words
+
+
+def test_output_that_is_no_terminal_shows_no_progress(monkeypatch):
+    assert shown(monkeypatch, terminal=False)[0].strip() == ""
+
+
+def test_colours_are_off_where_they_should_be(monkeypatch):
+    colour = r"\x1b\[(?:\d+;)*(?:3[0-7]|38;5;\d+)m"
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    assert re.search(colour, shown(monkeypatch)[0])
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(colour, shown(monkeypatch)[0])
