@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..ops.torch_private import BatchNorm
 
 PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -107,7 +108,7 @@ def join_norms(network: nn.Module, device: torch.device) -> None:
             layer.__dict__["process_group"] = None  # of SyncBatchNorm: all processes
 
 
-class JointBatchNorm(_BatchNorm):
+class JointBatchNorm(BatchNorm):
     """BatchNorm over the images of all processes, on a CPU, which PyTorch's SyncBatchNorm refuses."""
 
     def forward(self, input: Tensor) -> Tensor:
