@@ -337,3 +337,12 @@ DIGIT = torch.zeros(2, 5, 5, dtype=torch.uint8)
 def test_arguments_out_of_range_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_integers_stay_between_black_and_white_where_bicubic_weights_overshoot():
+    step = torch.zeros(1, 8, 8, dtype=torch.uint8)
+    step[:, :, 4:] = 255
+    found = rescale(step, 1.7, interpolation="bicubic", antialias=False, border="zeros")
+    floats = rescale(step / 255.0, 1.7, interpolation="bicubic", antialias=False, border="zeros")
+    assert (floats.min() < -0.01, floats.max() > 1.01) == (True, True)
+    torch.testing.assert_close(found, floats.clamp(0, 1), rtol=0, atol=1e-5)

@@ -90,6 +90,8 @@ def test_a_pyramid_has_the_rules_of_its_settings(levels, size):
 
 
 def test_a_pyramid_of_a_dense_network_gives_every_pixel():
+    averaged = make(SCENES, name="unet", variant="pyramid", antialias=True)
+    assert (averaged.antialias, averaged.stride, averaged.offset) == (True, (1, 1), (0, 0))
     found = make(SCENES, name="unet", variant="pyramid", scales=(0.5, 1, 2), maps=(2, 3)).eval()
     assert isinstance(found, ScaleInvariant)
     assert found(torch.rand(1, 1, 20, 20)).shape == (1, 4, 20, 20)
