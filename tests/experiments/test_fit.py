@@ -332,3 +332,10 @@ def test_fit_returns_the_same_network_in_all_processes_of_torchrun(data, tmp_pat
 def _fit_in_process(folder, results):
     fitted = fit(CONVNET, folder, QUICK, results, device="cpu")
     return fitted.record.error, fitted.network.state_dict(), fitted.weights
+
+
+@pytest.mark.parametrize(("augment", "name"), [(("flip",), "plain"), (("scale",), "plain-scale")])
+def test_a_run_on_rescaled_images_is_named_so(tmp_path, augment, name):
+    images = write_classes(tmp_path / "photos", 5, size=(16, 16))
+    settings = TrainingSettings(epochs=1, batch=8, augment=augment)
+    assert fit(CONVNET, images, settings, device="cpu", quiet=True).record.model == name
