@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 
 import torch
 
@@ -72,13 +72,18 @@ def _end_at(number, step):
 
 
 def start_together(work, *arguments, processes=2):
-    """What a function returns in each of several processes, as torchrun starts them."""
+    """What a function returns in each of several processes, as torchrun starts them.
+
+    They meet at a port that was free, which another test may have taken meanwhile: then they try once more.
+    """
     context = multiprocessing.get_context("forkserver")
-    with context.Pool(processes) as pool:
-        shared = torchrun_variables(processes)
-        variables = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
-        jobs = [pool.apply_async(_join, (each, work, arguments)) for each in variables]
-        return [job.get(120) for job in jobs]
+    for seconds in (60, 120):
+        with context.Pool(processes) as pool, suppress(multiprocessing.TimeoutError):
+            shared = torchrun_variables(processes)
+            variables = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+            jobs = [pool.apply_async(_join, (each, work, arguments)) for each in variables]
+            return [job.get(seconds) for job in jobs]
+    raise TimeoutError(f"{processes} processes did not end in time")
 
 
 def torchrun_variables(processes=2):
