@@ -1,6 +1,6 @@
 """Which scales each layer needs, from how often they win on the user's own images, and what the rest cost."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..nn.convert import convert
-from ..nn.observe import Call, batches_of, check_call, evaluating, find_layers, given_to, hooked
+from ..nn.observe import Call, batches_of, check_call, evaluating, find_layers, watching
 from ..ops.checks import as_number, check_count
 from ..table import Table
 from ..timing import repeated, time_interleaved
@@ -60,9 +60,6 @@ class Recommendation(Tabled):
         rows.append(("all layers", "", "", f"{now:.3g}", f"{then:.3g}"))
         title = f"Scales that win at least {100 * self.least:g} % of the outputs of a layer, on {self.images} images"
         return Table(title, ("layer", "keep", "drop (% won)", "ms now", "ms then"), rows)
-
-    def tables(self) -> list[Table]:
-        return [self.table()]
 
     def plot(self) -> Figure:
         """Draw the time of each layer, now and with the scales that are kept."""
@@ -124,15 +121,11 @@ def recommend(
             yield batch
             seen += 1
 
-    def watch(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-            if not seen:
-                inputs[name] = given_to(args, kwargs)
+    def keep(name: str, _: nn.Module, given: Tensor, __: Tensor) -> None:
+        if not seen:
+            inputs[name] = given
 
-        return hook
-
-    handles = [layer.register_forward_pre_hook(watch(name), with_kwargs=True) for name, layer in layers.items()]
-    with hooked(handles):
+    with watching(layers, keep):
         usage = scale_usage(model, counted(), call=call)
     advice = {}
     for name, input in inputs.items():

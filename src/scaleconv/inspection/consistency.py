@@ -9,16 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..metrics.equivariance import rescale_maps
-from ..nn.observe import (
-    Call,
-    answer,
-    batches_of,
-    check_call,
-    check_module,
-    evaluating,
-    images_of,
-    with_images,
-)
+from ..nn.observe import Call, answer, batches_of, check_call, check_module, evaluating, images_of, with_images
 from ..ops.call import check_factors
 from ..ops.checks import check_count, check_number
 from ..table import Table
@@ -48,9 +39,6 @@ class ScaleCheck(Tabled):
         ]
         header = ("scale", "same prediction, %", "distance of the output")
         return Table(f"Outputs for rescaled images, against those for the {self.images} images", header, rows)
-
-    def tables(self) -> list[Table]:
-        return [self.table()]
 
     def plot(self) -> Figure:
         """Draw both against the scale."""

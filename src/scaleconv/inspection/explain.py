@@ -13,17 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nn.layers import SIConv2d
-from ..nn.observe import (
-    Call,
-    answer,
-    check_call,
-    evaluating,
-    find_layers,
-    given_to,
-    hooked,
-    images_of,
-    winner_of,
-)
+from ..nn.observe import Call, answer, check_call, evaluating, find_layers, images_of, watching, winner_of
 from ..nn.rerouted import Reroute, arguments_of
 from ..ops.levels import level_size, rescale
 from ..table import Table
@@ -130,9 +120,6 @@ class Explanation(Tabled):
         header = ("layer", "output", "strongest channel", *(f"{scale:.3g}" for scale in self.scales))
         return Table(f"{self._predicted()}; positions won by each scale, percent", header, rows)
 
-    def tables(self) -> list[Table]:
-        return [self.table()]
-
     def _predicted(self) -> str:
         if self.confidence is None:
             if not self.prediction.ndim:
@@ -211,16 +198,11 @@ def explain(model: nn.Module, image: Any, *, call: Call | None = None) -> Explan
     if len(images) != 1:
         raise ValueError(f"`image` must hold one image, got shape {tuple(images.shape)}")
     views: dict[str, LayerView] = {}
-    handles = [
-        layer.register_forward_hook(
-            lambda layer, args, kwargs, output, name=name: views.__setitem__(
-                name, _view(layer, given_to(args, kwargs), output)
-            ),
-            with_kwargs=True,
-        )
-        for name, layer in layers.items()
-    ]
-    with hooked(handles), evaluating(model):
+
+    def keep(name: str, layer: SIConv2d, given: Tensor, output: Tensor) -> None:
+        views[name] = _view(layer, given, output)
+
+    with watching(layers, keep), evaluating(model):
         try:
             scores = answer(model, batch, call, "image")
         except (RuntimeError, ValueError) as error:

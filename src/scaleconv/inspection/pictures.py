@@ -27,10 +27,13 @@ COLOURS = "coolwarm"
 
 
 class Tabled:
-    """A result that shows itself as tables."""
+    """A result that shows itself as a table, or as several."""
+
+    def table(self) -> Table:
+        raise NotImplementedError
 
     def tables(self) -> list[Table]:
-        raise NotImplementedError
+        return [self.table()]
 
     def __str__(self) -> str:
         return _text(self.tables())
@@ -105,14 +108,8 @@ def show_scales(axis: Axes, scales: Tensor, reach: float, title: str, strength: 
     """The winning scales (H, W) as colours; black where the strength (H, W) is below its median."""
     alpha = None if strength is None else dimming(strength).cpu().numpy()
     axis.set_facecolor("black")
-    axis.imshow(
-        scales.float().log2().cpu().numpy(),
-        cmap=COLOURS,
-        vmin=-reach,
-        vmax=reach,
-        alpha=alpha,
-        interpolation="nearest",
-    )
+    octaves = scales.float().log2().cpu().numpy()
+    axis.imshow(octaves, cmap=COLOURS, vmin=-reach, vmax=reach, alpha=alpha, interpolation="nearest")
     finish_panel(axis, title)
 
 

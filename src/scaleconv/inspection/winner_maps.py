@@ -10,16 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..nn.observe import (
-    Call,
-    batches_of,
-    check_call,
-    evaluating,
-    find_layers,
-    images_of,
-    run,
-    watching_winners,
-)
+from ..nn.layers import SIConv2d
+from ..nn.observe import Call, batches_of, check_call, evaluating, find_layers, images_of, run, watching, winner_of
 from ..ops.checks import check_count
 from ..table import Table
 from .pictures import (
@@ -53,9 +45,6 @@ class Winners(Tabled):
     def table(self) -> Table:
         rows = [(name, sizes_as_text(found.shape)) for name, found in self.maps.items()]
         return Table(f"Winning scales on {len(self.images)} images", ("layer", "map"), rows)
-
-    def tables(self) -> list[Table]:
-        return [self.table()]
 
     def plot(self, image: int = 0) -> Figure:
         """Draw an image and, for each layer, the winning scale at every position, the geometric mean over the maps."""
@@ -102,10 +91,11 @@ def winners(model: nn.Module, images: Tensor | Iterable[Any], *, call: Call | No
     maps: dict[str, list[Tensor]] = {}
     of_batch: dict[str, Tensor] = {}
 
-    def keep(name: str, winner: Tensor) -> None:
-        of_batch[name] = torch.tensor(layers[name].scales, device=winner.device)[winner.long()]
+    def keep(name: str, layer: SIConv2d, given: Tensor, _: Tensor) -> None:
+        winner = winner_of(layer, given)
+        of_batch[name] = torch.tensor(layer.scales, device=winner.device)[winner.long()]
 
-    with evaluating(model), watching_winners(layers, keep):
+    with evaluating(model), watching(layers, keep):
         for place, batch in enumerate(batches_of(images)):
             some = images_of(batch, f"images[{place}]")
             if pictures and some.shape[1:] != pictures[0].shape[1:]:
@@ -144,9 +134,6 @@ class ScaleUsage(Tabled):
         ]
         title = f"Outputs won by each scale, percent, on {self.images} images"
         return Table(title, ("layer", *(f"{scale:.3g}" for scale in self.scales)), rows)
-
-    def tables(self) -> list[Table]:
-        return [self.table()]
 
     def plot(self) -> Figure:
         """Draw the shares of each layer as a bar."""
@@ -190,18 +177,17 @@ def scale_usage(model: nn.Module, images: Tensor | Iterable[Any], *, call: Call 
     counts = {name: torch.zeros(len(layer.scales), dtype=torch.long) for name, layer in layers.items()}
     seen = 0
 
-    def count(name: str, winner: Tensor) -> None:
-        counts[name] += torch.bincount(winner.flatten().long(), minlength=len(counts[name])).cpu()
+    def count(name: str, layer: SIConv2d, given: Tensor, _: Tensor) -> None:
+        winner = winner_of(layer, given)
+        counts[name] += torch.bincount(winner.flatten().long(), minlength=len(layer.scales)).cpu()
 
-    with evaluating(model), watching_winners(layers, count):
+    with evaluating(model), watching(layers, count):
         for place, batch in enumerate(batches_of(images)):
             seen += len(images_of(batch, f"images[{place}]"))
             run(model, batch, call)
     shares = {
-        name: {
-            scale: float(won) / int(counts[name].sum()) for scale, won in zip(layer.scales, counts[name], strict=True)
-        }
-        for name, layer in layers.items()
-        if counts[name].sum()
+        name: dict(zip(layers[name].scales, (found.double() / found.sum()).tolist(), strict=True))
+        for name, found in counts.items()
+        if found.any()
     }
     return ScaleUsage(shares, seen)

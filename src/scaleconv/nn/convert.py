@@ -19,7 +19,7 @@ from ..ops.checks import as_integer, check_flag
 from ..ops.torch_private import ConvNd
 from .folding import allow_folding, refuse_folding
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
-from .observe import Call, check_module, evaluating, given_to, hooked, run
+from .observe import Call, check_module, evaluating, run, watching
 from .rerouted import SCALE_INVARIANT, Plain, ScaleInvariantLayer, base_of, rerouted_class, why_not_rerouted
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -118,7 +118,7 @@ def convert(
     check_flag("inplace", inplace)
     if where is not None and not callable(where):
         raise TypeError(f"`where` must be a function of a name and a layer, got {type(where).__name__}")
-    names = [name for name, layer in model.named_modules() if _is_convolution(layer)]
+    names = [name for name, layer in model.named_modules() if isinstance(layer, Plain)]
     network = model if inplace else copy_network(model)
     if like is not None:
         if (include, tuple(exclude), first, scales, antialias, where) != ("*", (), None, DEFAULT_SCALES, None, None):
@@ -136,7 +136,7 @@ def convert(
     for name, layer in network.named_modules():
         wanted = next((found for pattern, found in by_pattern.items() if _matches(name, pattern, names)), None)
         if (
-            _is_convolution(layer)
+            isinstance(layer, Plain)
             and wanted is not None
             and any(_matches(name, pattern, names) for pattern in included)
             and not any(_matches(name, pattern, names) for pattern in excluded)
@@ -191,8 +191,8 @@ def _convert_like(network: nn.Module, layers: Conversion) -> nn.Module:
     chosen = []
     for name, settings in layers.items():
         layer = found.get(name)
-        if layer is None or not _is_convolution(layer):
-            names = [each for each, module in found.items() if _is_convolution(module)]
+        if layer is None or not isinstance(layer, Plain):
+            names = [each for each, module in found.items() if isinstance(module, Plain)]
             raise ValueError(f"`like` must name convolutions of the network, got {name!r}{_near(names)}")
         if reason := why_unfit(layer):
             raise ValueError(f"`like` must name layers that can be swapped, got {name!r}: {reason}")
@@ -216,7 +216,7 @@ def _near(names: Sequence[str]) -> str:
 def _left_alone(network: nn.Module, sizes: SizesOfMaps) -> str:
     """Why the layers that could be swapped are left alone, for a message."""
     reasons = {
-        name: why_no_gain(name, layer, sizes) for name, layer in network.named_modules() if _is_convolution(layer)
+        name: why_no_gain(name, layer, sizes) for name, layer in network.named_modules() if isinstance(layer, Plain)
     }
     some = [f"{name or 'model'}: {reason}" for name, reason in reasons.items() if reason][:3]
     return f"; left alone unless named in `include`: {'; '.join(some)}" if some else ""
@@ -250,7 +250,7 @@ def revert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
         ):
             for name in ("scales", "antialias"):
                 vars(layer).pop(name, None)
-            _become(layer, plain_class(layer))
+            _become(layer, getattr(layer, "plain_type", base_of(type(layer))))
     allow_folding(network)
     return network
 
@@ -274,9 +274,9 @@ def skipped(model: nn.Module, images: Any = None, *, call: Call | None = None) -
     sizes = _sizes_of_maps(model, images, call)
     reasons = {}
     for name, layer in model.named_modules():
-        if _is_convolution(layer) and not isinstance(layer, ScaleInvariantLayer):
+        if isinstance(layer, Plain) and not isinstance(layer, ScaleInvariantLayer):
             reasons[name] = why_unfit(layer) or why_no_gain(name, layer, sizes) or "not chosen"
-        elif isinstance(layer, ConvNd) and not _is_convolution(layer):
+        elif isinstance(layer, ConvNd) and not isinstance(layer, Plain):
             reasons[name] = f"{type(layer).__name__} is a transposed convolution"
     return reasons
 
@@ -314,27 +314,14 @@ def _sizes_of_maps(model: nn.Module, images: Any, call: Call | None) -> SizesOfM
     if images is None:
         return sizes
 
-    def watch(name: str) -> Callable[..., None]:
-        def hook(layer: Plain, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen = tuple(given_to(args, kwargs).shape[-len(layer.kernel_size) :])
-            sizes[name] = tuple(map(max, sizes.get(name, seen), seen))
+    def measure(name: str, layer: Plain, given: Tensor, _: Any) -> None:
+        seen = tuple(given.shape[-len(layer.kernel_size) :])
+        sizes[name] = tuple(map(max, sizes.get(name, seen), seen))
 
-        return hook
-
-    handles = [
-        layer.register_forward_pre_hook(watch(name), with_kwargs=True)
-        for name, layer in model.named_modules()
-        if _is_convolution(layer)
-    ]
-    with hooked(handles), evaluating(model):
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Plain)}
+    with watching(layers, measure), evaluating(model):
         run(model, images, call)
     return sizes
-
-
-def plain_class(layer: ScaleInvariantLayer) -> type[Plain]:
-    """What the layer was before `convert`, parametrizations apart."""
-    kind: type[Plain] = getattr(layer, "plain_type", base_of(type(layer)))
-    return kind
 
 
 def _swap(layer: Plain, scales: tuple[float, ...], antialias: bool | None) -> None:
@@ -346,10 +333,6 @@ def _swap(layer: Plain, scales: tuple[float, ...], antialias: bool | None) -> No
     vars(layer)["scales"] = scales
     if antialias is not None:
         vars(layer)["antialias"] = antialias
-
-
-def _is_convolution(layer: nn.Module) -> bool:
-    return isinstance(layer, Plain)
 
 
 def _matches(name: str, pattern: str, names: Sequence[str]) -> bool:

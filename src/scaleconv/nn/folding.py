@@ -6,7 +6,7 @@ function. So these methods refuse, on the modules that hold a scale-invariant la
 """
 
 import inspect
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from torch import nn
@@ -16,18 +16,12 @@ from .layers import SIConv1d, SIConv2d, SIConv3d
 FOLDING = ("fuse", "merge", "reparameterize", "switch_to_deploy")
 
 
-@dataclass(frozen=True)
-class Refusal:
+def _refuse(kind: str, method: str, *_: Any, **__: Any) -> NoReturn:
     """Stands in a module in place of a method."""
-
-    kind: str
-    method: str
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise RuntimeError(
-            f"`{self.method}` of {self.kind} would fold a scale-invariant layer into others as if it were linear: "
-            "call it before `convert`, or after `revert`"
-        )
+    raise RuntimeError(
+        f"`{method}` of {kind} would fold a scale-invariant layer into others as if it were linear: "
+        "call it before `convert`, or after `revert`"
+    )
 
 
 def refuse_folding(network: nn.Module) -> None:
@@ -36,14 +30,14 @@ def refuse_folding(network: nn.Module) -> None:
         if any(isinstance(each, SIConv1d | SIConv2d | SIConv3d) for each in module.modules()):
             for name in FOLDING:
                 if _folds(type(module), name):
-                    vars(module)[name] = Refusal(type(module).__name__, name)
+                    vars(module)[name] = partial(_refuse, type(module).__name__, name)
 
 
 def allow_folding(network: nn.Module) -> None:
     """Take the refusals away."""
     for module in network.modules():
         for name in FOLDING:
-            if isinstance(vars(module).get(name), Refusal):
+            if getattr(vars(module).get(name), "func", None) is _refuse:
                 del vars(module)[name]
 
 

@@ -1,7 +1,8 @@
 """The layers as Modules: `torch.nn.Conv2d` and its like, whose one call goes to `scaleconv.ops`. No maths here."""
 
+import warnings
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,60 @@ from ..ops.checks import check_flag
 from ..ops.conv import si_conv1d, si_conv2d, si_conv3d, ti_conv2d
 from ..ops.torch_private import ConvNd
 from ..ops.transforms import Transform, scaling
-from .levels_state import LevelsState, ScalesState, scales_as_text
 
 for name in ("si_conv1d", "si_conv2d", "si_conv3d", "ti_conv2d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole
 
 
-class _Convolution(ConvNd):
+class LevelsState(nn.Module):
+    """A Module whose `state_dict` remembers its scales or transforms, and which says why it cannot be scripted.
+
+    They are metadata beside the version that PyTorch keeps for every Module. So the keys stay those of the parameters,
+    and weights of a plain `Conv2d`, or in a file without metadata, load without a word. Into a plain `Conv2d` the
+    weights of such a layer load as well, since that one does not look at the metadata.
+    """
+
+    remembered = "scales"
+
+    def _levels(self) -> tuple[Any, ...]:
+        """What is remembered: numbers alone, as a file of weights may hold nothing else."""
+        return tuple(getattr(level, "matrix", level) for level in getattr(self, self.remembered))
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, "_metadata", None)  # a plain dictionary has none
+        if metadata is not None:
+            metadata[prefix[:-1]][self.remembered] = self._levels()
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *arguments: Any
+    ) -> None:
+        levels = self._levels()
+        saved = local_metadata.get(self.remembered, levels)
+        if tuple(saved) != levels:
+            trained, own = "with other transforms", ""
+            if self.remembered == "scales":
+                trained, own = f"at scales {scales_as_text(saved)}", f" with scales {scales_as_text(levels)}"
+            kind = type(self).__name__
+            warnings.warn(f"weights that were trained {trained} are loaded into a {kind}{own}", stacklevel=2)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise RuntimeError(
+            f"torch.jit.script cannot take {type(self).__name__}; use torch.export.export or torch.compile"
+        )
+
+
+def scales_as_text(scales: Iterable[float]) -> str:
+    """
+    Example:
+        >>> scales_as_text((1, 2 ** (1 / 3)))
+        '(1, 1.26)'
+    """
+    return f"({', '.join(f'{scale:.3g}' for scale in scales)})"
+
+
+class _Convolution(LevelsState, ConvNd):
     """A convolution of `torch.nn` whose call, once the input is padded, is that of `_convolve`."""
 
     axes: int
@@ -55,7 +103,7 @@ class _Convolution(ConvNd):
         raise NotImplementedError
 
 
-class TIConv2d(LevelsState, _Convolution, nn.Conv2d):
+class TIConv2d(_Convolution, nn.Conv2d):
     """A locally transformation-invariant convolution: `Conv2d` that finds its patterns turned, sheared or rescaled.
 
     Takes the arguments of `torch.nn.Conv2d`, has its parameters, its output shape and its `state_dict`, so that weights
@@ -80,6 +128,7 @@ class TIConv2d(LevelsState, _Convolution, nn.Conv2d):
     """
 
     axes = 2
+    remembered = "transforms"
 
     def __init__(
         self,
@@ -107,9 +156,6 @@ class TIConv2d(LevelsState, _Convolution, nn.Conv2d):
         self.interpolation = interpolation
         self.border = border
 
-    def _levels(self) -> tuple[str, tuple[Any, ...]]:
-        return "transforms", tuple(transform.matrix for transform in self.transforms)
-
     def _convolve(self, *call: Any, **options: Any) -> Any:
         options |= {"interpolation": self.interpolation, "border": self.border}
         return ti_conv2d(*call, transforms=self.transforms, **options)
@@ -120,7 +166,7 @@ class TIConv2d(LevelsState, _Convolution, nn.Conv2d):
         return f"{super().extra_repr()}, transforms={len(self.transforms)}{named}"
 
 
-class SIConv2d(ScalesState, TIConv2d):
+class SIConv2d(TIConv2d):
     """A locally scale-invariant convolution: `Conv2d` that finds its patterns at many scales.
 
     Takes the arguments of `torch.nn.Conv2d`, has its parameters, its output shape and its `state_dict`, so that weights
@@ -161,23 +207,13 @@ class SIConv2d(ScalesState, TIConv2d):
         scales: Iterable[float] = DEFAULT_SCALES,
         antialias: bool = False,
     ) -> None:
-        _Convolution.__init__(  # its transforms follow from its scales
-            self,
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-            device,
-            dtype,
+        super(TIConv2d, self).__init__(  # its transforms follow from its scales
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype
         )
         self.scales = check_scales(scales)
         self.antialias = check_flag("antialias", antialias)
 
+    remembered = "scales"
     interpolation = "bilinear"
     border = "zeros"
 
@@ -193,7 +229,7 @@ class SIConv2d(ScalesState, TIConv2d):
         return f"{nn.Conv2d.extra_repr(self)}, {_named(self.scales, self.antialias)}"
 
 
-class _SIConv(ScalesState, _Convolution):
+class _SIConv(_Convolution):
     """What `SIConv1d` and `SIConv3d` have in common."""
 
     def __init__(

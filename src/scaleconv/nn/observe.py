@@ -108,10 +108,11 @@ def batches_of(images: Any, size: int | None = None, name: str = "images") -> It
     elif isinstance(images, str) or not isinstance(images, Iterable):
         raise TypeError(f"`{name}` must be images (N, C, H, W) or an iterable of batches, got {type(images).__name__}")
     else:
-        place = -1
-        for place, batch in enumerate(images):  # noqa: B007  # counted for what comes after
+        empty = True
+        for batch in images:
+            empty = False
             yield batch
-        if place < 0:
+        if empty:
             raise ValueError(f"`{name}` must hold images, got none")
 
 
@@ -218,11 +219,6 @@ def _replaced(value: Any, path: Path, part: Any) -> Any:
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)  # a namedtuple, or not
 
 
-def given_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a layer was called with, by place or by name."""
-    return args[0] if args else next(iter(kwargs.values()))
-
-
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
     """Evaluation mode, without gradients; every module goes back to its own mode afterwards."""
@@ -248,16 +244,17 @@ def hooked(handles: Sequence[RemovableHandle]) -> Iterator[None]:
 
 
 @contextmanager
-def watching_winners(layers: dict[str, SIConv2d], seen: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Call `seen` with the name of a layer and its winners (N, M, H0, W0) whenever the layer is called."""
+def watching(layers: Mapping[str, nn.Module], seen: Callable[[str, Any, Any, Any], Any]) -> Iterator[None]:
+    """Call `seen` with name, layer, input and output of every call of these layers.
 
-    def watch(name: str) -> Callable[..., None]:
-        def hook(layer: SIConv2d, args: tuple[Tensor, ...], kwargs: dict[str, Any], _: Any) -> None:
-            seen(name, winner_of(layer, given_to(args, kwargs)))
+    What it returns takes the place of the output, unless it is None.
+    """
 
-        return hook
+    def hook(name: str) -> Callable[..., Any]:
+        # The input may be given by place or by name.
+        return lambda layer, args, kwargs, output: seen(name, layer, [*args, *kwargs.values()][0], output)
 
-    with hooked([layer.register_forward_hook(watch(name), with_kwargs=True) for name, layer in layers.items()]):
+    with hooked([layer.register_forward_hook(hook(name), with_kwargs=True) for name, layer in layers.items()]):
         yield
 
 

@@ -1,7 +1,6 @@
 """Run a plain and a converted network on the same batches, and look at every layer of both side by side."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from ..ops.torch_private import BatchNorm
 from .layers import SIConv2d
-from .observe import Call, answer, given_to, hooked, run
+from .observe import Call, answer, run, watching
 
 
 @dataclass(frozen=True)
@@ -80,24 +79,13 @@ class Pair:
         answers = []
         for network, hook in ((self.plain, remember), (self.network, compare)):
             wanted = torch.is_grad_enabled() and network is self.network
-            with _watching(network, plain_calls, hook), torch.set_grad_enabled(wanted):
+            layers = {name: network.get_submodule(name) for name in plain_calls}
+            with watching(layers, hook), torch.set_grad_enabled(wanted):
                 answers.append(run(network, batch) if self.call is None else answer(network, batch, self.call))
         for name, left in plain_calls.items():
             if left:
                 raise ValueError(_refusal(name, None, left[0][1]))
         return answers[0], answers[1]
-
-
-@contextmanager
-def _watching(network: nn.Module, names: Iterable[str], seen: Callable[..., Tensor | None]) -> Iterator[None]:
-    """Call `seen` with name, layer, input and output of every call of these layers."""
-
-    def hook(name: str) -> Callable[..., Tensor | None]:
-        return lambda layer, args, kwargs, output: seen(name, layer, given_to(args, kwargs), output)
-
-    layers = [(name, network.get_submodule(name)) for name in names]
-    with hooked([layer.register_forward_hook(hook(name), with_kwargs=True) for name, layer in layers]):
-        yield
 
 
 def _refusal(name: str, output: Tensor | None, plain: Tensor | None) -> str:

@@ -25,18 +25,11 @@ SCALE_INVARIANT: dict[type[Plain], type[ScaleInvariantLayer]] = {
     nn.Conv2d: SIConv2d,
     nn.Conv3d: SIConv3d,
 }
+CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+USUAL = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}  # of the arguments that may be left out
 
 for name in ("si_conv1d", "si_conv2d", "si_conv3d"):
     torch.fx.wrap(name)  # a symbolic trace keeps the call whole
-
-
-USUAL = {
-    "bias": None,
-    "stride": 1,
-    "padding": 0,
-    "dilation": 1,
-    "groups": 1,
-}  # what a convolution may be called without
 
 
 def arguments_of(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -56,7 +49,7 @@ class Reroute(TorchFunctionMode):
 
     def __init__(self, convolution: Convolution, axes: int = 2) -> None:
         super().__init__()
-        self.convolution, self.plain = convolution, (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
+        self.convolution, self.plain = convolution, CONVOLUTIONS[axes - 1]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = self.convolution if func is self.plain else func
@@ -134,10 +127,9 @@ def why_not_rerouted(layer: Plain) -> str | None:
     """
     results: list[Tensor] = []
     axes = len(layer.kernel_size)
-    plain = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
 
     def convolution(*args: Any, **kwargs: Any) -> Tensor:
-        results.append(plain(*args, **kwargs))
+        results.append(CONVOLUTIONS[axes - 1](*args, **kwargs))
         return results[-1]
 
     name = type(layer).__name__

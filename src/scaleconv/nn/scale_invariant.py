@@ -28,8 +28,8 @@ from ..ops.torch_private import (
     tree_unflatten,
 )
 from .grid import Grid, Pair, find_grids
+from .layers import LevelsState, scales_as_text
 from .level_norms import Level, Pass, call_at, training_norms
-from .levels_state import ScalesState, scales_as_text
 from .observe import describe
 
 NORMS = ("joint", "level")
@@ -38,7 +38,7 @@ LEAF = tree_structure(0)  # of one tensor that nothing holds
 REMEDY = "give a module whose forward returns what is to be pooled"
 
 
-class ScaleInvariant(ScalesState):
+class ScaleInvariant(LevelsState):
     """A module that meets its input at many scales, with one set of weights: globally or locally scale-invariant.
 
     The input is rescaled by every s of `scales`, the same module f is applied to each level, the responses are aligned
