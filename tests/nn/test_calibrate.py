@@ -233,11 +233,7 @@ def test_a_reference_takes_the_place_of_the_plain_network():
             ValueError,
             r"`model` must answer in the shape of the plain network, got \(7, 4, 10, 10\), not \(8, 4, 10, 10\)",
         ),
-        (
-            {"model": convert(biased()).half()},
-            TypeError,
-            r"`model` must be float32 or float64, got torch\.float16",
-        ),
+        ({"model": convert(biased()).half()}, TypeError, r"`model` must be float32 or float64, got torch\.float16"),
         ({"steps": -1}, ValueError, "`steps` must be at least 0, got -1"),
         ({"steps": 1.5}, TypeError, "`steps` must be an integer, got 1.5"),
         ({"batch": 0}, ValueError, "`batch` must be at least 1, got 0"),

@@ -17,10 +17,7 @@ GRIDS = {
     "large kernel": (nn.Conv2d(2, 3, 7, dilation=2), (1, 6)),
     "more padding than reach": (nn.Conv2d(2, 3, 3, padding=4), (1, -3)),
     "chain": (nn.Sequential(nn.Conv2d(2, 3, 5, 2, 1), nn.MaxPool2d(3, 2), nn.Conv2d(3, 3, 3)), (4, 1 + 2 + 4)),
-    "stride of 32": (
-        nn.Sequential(nn.Conv2d(2, 3, 7, 2, 3), *(nn.Conv2d(3, 3, 3, 2, 1) for _ in range(4))),
-        (32, 0),
-    ),
+    "stride of 32": (nn.Sequential(nn.Conv2d(2, 3, 7, 2, 3), *(nn.Conv2d(3, 3, 3, 2, 1) for _ in range(4))), (32, 0)),
     "patches": (nn.Conv2d(2, 3, 16, stride=16), (16, 7.5)),
     "upsampling": (nn.Upsample(scale_factor=2), (0.5, -0.25)),
     "pixel shuffle": (nn.Sequential(nn.Conv2d(2, 9, 3, padding=1), nn.PixelShuffle(3)), (1 / 3, -1 / 3)),
@@ -46,15 +43,6 @@ def test_the_grid_may_differ_between_height_and_width():
     assert find_grids(module, 2) == [((1, 4), (-1, 1.5))]
 
 
-def test_finding_the_grid_changes_nothing():
-    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Dropout())
-    before, state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
-    find_grids(module, 2)
-    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), state)
-    assert module.training
-
-
 def test_a_module_that_stands_under_several_names_keeps_its_weights():
     torch.manual_seed(0)
     shared = nn.Conv2d(3, 3, 3, padding=1)
@@ -77,26 +65,13 @@ class Warns(nn.Module):
         return x
 
 
-def test_finding_the_grid_warns_of_nothing():
-    """Warnings are errors in this suite."""
-    assert find_grids(Warns(), 2) == [((1, 1), (0, 0))]
-
-
-class Strides(nn.Module):
-    """Maps at strides 2 and 4, and scores, as a detection backbone has them."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(2, 3, 3, 2, 1), nn.Conv2d(3, 4, 3, 2, 1)
-
-    def forward(self, x):
-        near = self.first(x)
-        far = self.second(near)
-        return {"near": near, "far": [far, None], "scores": far.mean((2, 3)), "version": 2}
-
-
-def test_every_map_of_an_answer_has_a_grid_of_its_own():
-    assert find_grids(Strides(), 2) == [((2, 2), (0, 0)), ((4, 4), (0, 0))]
+def test_finding_the_grid_changes_nothing_and_warns_of_nothing():
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Dropout(), Warns())
+    before, state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    find_grids(module, 2)  # a warning would be an error
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert module.training
 
 
 class FixedHead(nn.Module):
@@ -124,10 +99,7 @@ def test_a_grid_that_sizes_do_not_show_has_to_be_given(module, reason):
         ScaleInvariant(module, SCALES, size="input")(torch.rand(1, 2, 8, 8))
 
 
-def test_one_level_needs_no_grid():
+def test_one_level_and_vectors_need_no_grid():
     assert ScaleInvariant(FixedHead(), (1,))(torch.rand(3, 2, 8, 8)).shape == (3, 4, 1, 1)
-
-
-def test_a_module_of_one_size_needs_no_grid_for_vectors():
     module = nn.Sequential(nn.Flatten(), nn.Linear(2 * 8 * 8, 3))
     assert ScaleInvariant(module, SCALES, size="input")(torch.rand(4, 2, 8, 8)).shape == (4, 3)

@@ -1,7 +1,7 @@
 """Tools for networks of plain convolutions: they do the right thing, refuse, or docs/layer.md warns of them."""
 
+import copy
 import io
-import warnings
 
 import pytest
 import torch
@@ -11,41 +11,35 @@ from torch.fx.experimental.optimization import fuse
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.mkldnn import to_mkldnn
 
-from helpers.tolerance import assert_close
-from scaleconv import ScaleInvariant, SIConv2d, TIConv2d, convert, rotation, si_conv2d
+from scaleconv import ScaleInvariant, SIConv2d, TIConv2d, convert, rotation
 
 IMAGES = torch.rand(2, 3, 12, 11, generator=torch.Generator().manual_seed(0))
 SCALES = (0.7, 1, 1.5)
 
 
-def network(factors=(1.0, 2.0, 0.5, 3.0)):
-    """A convolution and a BatchNorm that has seen something, as in a trained network."""
+def network():
+    """A convolution and a BatchNorm that has seen something; one of its factors is negative."""
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4)
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2)
-    norm.weight.data = torch.tensor(factors)
+    norm.weight.data = torch.tensor([1.0, -2.0, 0.5, 3.0])
     norm.bias.data.normal_()
     return convert(nn.Sequential(nn.Conv2d(3, 4, 3), norm), scales=SCALES).eval()
 
 
-def test_a_batchnorm_folds_exactly_if_its_factors_are_positive():
+def test_a_batchnorm_folds_only_where_its_factor_is_positive():
+    """The largest of the negated responses is not the negated largest one; the page on the layer warns of it."""
     net = network()
     folded = fuse_conv_bn_eval(*net)
+    error = (folded(IMAGES) - net(IMAGES)).abs().amax((0, 2, 3))
     assert type(folded) is SIConv2d
-    assert_close(folded(IMAGES), net(IMAGES))
-
-
-def test_a_batchnorm_with_a_negative_factor_does_not_fold():
-    """The largest of the negated responses is not the negated largest one; the page on the layer warns of it."""
-    net = network((1.0, -2.0, 0.5, 3.0))
-    error = (fuse_conv_bn_eval(*net)(IMAGES) - net(IMAGES)).abs().amax((0, 2, 3))
     assert error[1] > 0.1
     assert error[[0, 2, 3]].max() < 1e-5
 
 
 def test_fx_fusion_leaves_the_layer_and_its_batchnorm_alone():
-    net = network((1.0, -2.0, 0.5, 3.0))
+    net = network()
     fused = fuse(net)
     assert torch.equal(fused(IMAGES), net(IMAGES))
     assert any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
@@ -85,15 +79,6 @@ def test_torch_jit_trace_and_the_old_onnx_exporter_are_refused_by_one_message(mo
         leave(module, IMAGES)
 
 
-@pytest.mark.parametrize("inner", [False, True])
-def test_a_symbolic_trace_keeps_the_call_as_one_node(inner):
-    layer = SIConv2d(3, 4, 3, scales=SCALES)
-    traced = torch.fx.symbolic_trace(nn.Sequential(layer, nn.ReLU()) if inner else layer)
-    assert [node.target for node in traced.graph.nodes if node.op == "call_function"] == [si_conv2d]
-    expected = layer(IMAGES)
-    assert torch.equal(traced(IMAGES), expected.relu() if inner else expected)
-
-
 # What a file remembers.
 
 
@@ -104,67 +89,48 @@ def saved(module):
     return torch.load(stream, weights_only=True)
 
 
-MESSAGE = r"trained at scales \(1, 2\) are loaded into a SIConv2d with scales \(0.5, 1\)"
+def turning(angle):
+    return TIConv2d(3, 4, 3, transforms=[rotation(0), rotation(angle)])
 
 
-@pytest.mark.parametrize("through", [saved, lambda module: module.state_dict()], ids=["file", "memory"])
-@pytest.mark.parametrize("wrap", [lambda layer: layer, nn.Sequential], ids=["alone", "in a network"])
-def test_weights_of_other_scales_warn_and_load(through, wrap):
-    first, second = (wrap(SIConv2d(3, 4, 3, scales=scales)) for scales in ((1, 2), (0.5, 1)))
-    with pytest.warns(UserWarning, match=MESSAGE) as seen:
+LAYERS = [SIConv2d(3, 4, 3, scales=scales) for scales in ((1, 2), (0.5, 1))]
+OF_LAYERS = r"trained at scales \(1, 2\) are loaded into a SIConv2d with scales \(0.5, 1\)$"
+OTHER_LEVELS = {
+    "a layer": (*LAYERS, OF_LAYERS),
+    "in a network": (*map(nn.Sequential, LAYERS), OF_LAYERS),
+    "transforms": (turning(90), turning(30), "trained with other transforms are loaded into a TIConv2d$"),
+    "a pyramid": (
+        *(ScaleInvariant(nn.Conv2d(3, 4, 3), scales) for scales in ((1, 2), (1, 3))),
+        r"trained at scales \(1, 2\) are loaded into a ScaleInvariant with scales \(1, 3\)$",
+    ),
+}
+
+
+@pytest.mark.parametrize("through", [saved, nn.Module.state_dict], ids=["file", "memory"])
+@pytest.mark.parametrize(("first", "second", "message"), OTHER_LEVELS.values(), ids=OTHER_LEVELS)
+def test_weights_of_other_levels_warn_once_and_load(first, second, message, through):
+    second = copy.deepcopy(second)
+    with pytest.warns(UserWarning, match=message) as seen:
         second.load_state_dict(through(first))
     assert len(seen) == 1
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
-def test_many_layers_of_other_scales_warn_once():
-    first, second = (
-        nn.Sequential(*(SIConv2d(3, 3, 3, scales=scales) for _ in range(4))) for scales in ((1, 2), (0.5, 1))
-    )
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("default")
-        second.load_state_dict(first.state_dict())
-    assert len(seen) == 1
+PLAIN = nn.Conv2d(3, 4, 3)
+SILENT = {
+    "the same scales": (saved(SIConv2d(3, 4, 3, scales=(0.5, 1))), LAYERS[1]),
+    "the same transforms": (saved(turning(30)), turning(30)),
+    "of a plain layer": (saved(PLAIN), LAYERS[1]),
+    "of a plain layer, for transforms": (saved(PLAIN), turning(30)),
+    "into a plain layer": (saved(LAYERS[0]), PLAIN),
+    "without metadata": (LAYERS[0].state_dict(destination={}), LAYERS[1]),
+}
 
 
-def test_weights_of_other_transforms_warn():
-    layers = [TIConv2d(3, 4, 3, transforms=[rotation(0), rotation(angle)]) for angle in (90, 30, 30)]
-    with pytest.warns(UserWarning, match="trained with other transforms are loaded into a TIConv2d"):
-        layers[1].load_state_dict(saved(layers[0]))
-    layers[1].load_state_dict(saved(layers[2]))  # a warning would be an error
-    layers[1].load_state_dict(saved(nn.Conv2d(3, 4, 3)))
-
-
-def test_a_pyramid_of_other_scales_warns():
-    first, second = (ScaleInvariant(nn.Conv2d(3, 4, 3), scales) for scales in ((1, 2), (1, 3)))
-    with pytest.warns(UserWarning, match=r"\(1, 2\) are loaded into a ScaleInvariant with scales \(1, 3\)"):
-        second.load_state_dict(saved(first))
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        saved(SIConv2d(3, 4, 3, scales=(0.5, 1))),
-        saved(nn.Conv2d(3, 4, 3)),
-        dict(SIConv2d(3, 4, 3, scales=(1, 2)).state_dict()),
-    ],
-    ids=["the same scales", "a plain Conv2d", "a dictionary without metadata"],
-)
-def test_other_weights_load_in_silence(state):
-    layer = SIConv2d(3, 4, 3, scales=(0.5, 1))
+@pytest.mark.parametrize(("state", "layer"), SILENT.values(), ids=SILENT)
+def test_other_weights_load_in_silence(state, layer):
+    layer = copy.deepcopy(layer)
     layer.load_state_dict(state)  # a warning would be an error
     assert torch.equal(layer.weight, state["weight"])
     assert list(layer.state_dict()) == ["weight", "bias"]
-
-
-def test_a_plain_convolution_loads_the_weights():
-    plain, layer = nn.Conv2d(3, 4, 3), SIConv2d(3, 4, 3)
-    plain.load_state_dict(saved(layer))
-    assert torch.equal(plain.weight, layer.weight)
-    assert torch.equal(plain.bias, layer.bias)
-
-
-def test_state_may_be_gathered_in_a_plain_dictionary():
-    layer = SIConv2d(3, 4, 3)
-    assert list(layer.state_dict(destination={})) == ["weight", "bias"]

@@ -135,13 +135,7 @@ def from_torchvision(name, **options):
     return lambda: getattr(import_module("torchvision.models"), name)(weights=None, num_classes=10, **options)
 
 
-for _name in (
-    "squeezenet1_1",
-    "resnet18",
-    "mobilenet_v3_small",
-    "regnet_y_400mf",
-    "shufflenet_v2_x0_5",
-):
+for _name in ("squeezenet1_1", "resnet18", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x0_5"):
     network(f"torchvision/{_name}")(from_torchvision(_name))
 
 
@@ -274,11 +268,7 @@ def from_smp(name, encoder, **options):
 
 
 network("smp/Unet")(from_smp("Unet", "resnet18", encoder_depth=2, decoder_channels=(16, 8)))
-for _name, _encoder in {
-    "FPN": "mobilenet_v2",
-    "DeepLabV3Plus": "resnet18",
-    "Segformer": "mit_b0",
-}.items():
+for _name, _encoder in {"FPN": "mobilenet_v2", "DeepLabV3Plus": "resnet18", "Segformer": "mit_b0"}.items():
     network(f"smp/{_name}")(from_smp(_name, _encoder))
 
 
@@ -346,11 +336,7 @@ network("transformers/ViT", call=get("logits"), include="vit.embeddings.patch_em
 )
 
 
-@network(
-    "transformers/DPT",
-    call=get("predicted_depth"),
-    without={"check_scale": "depth (N, H, W) has no classes"},
-)
+@network("transformers/DPT", call=get("predicted_depth"), without={"check_scale": "depth (N, H, W) has no classes"})
 def _():
     library = import_module("transformers")
     config = library.DPTConfig(
@@ -377,11 +363,7 @@ def _():
     stages = ["stage1", "stage2", "stage3", "stage4"]
     backbone = library.ConvNextConfig(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], out_features=stages)
     config = library.UperNetConfig(
-        backbone_config=backbone,
-        hidden_size=16,
-        auxiliary_in_channels=24,
-        auxiliary_channels=16,
-        num_labels=4,
+        backbone_config=backbone, hidden_size=16, auxiliary_in_channels=24, auxiliary_channels=16, num_labels=4
     )
     return library.UperNetForSemanticSegmentation(config)
 
@@ -457,16 +439,7 @@ network("monai/DynUNet", size=(1, 64, 64))(
     )
 )
 network("monai/UNETR", size=(1, 64, 64))(
-    from_monai(
-        "UNETR",
-        spatial_dims=2,
-        **_in_out,
-        img_size=64,
-        feature_size=8,
-        hidden_size=32,
-        mlp_dim=64,
-        num_heads=2,
-    )
+    from_monai("UNETR", spatial_dims=2, **_in_out, img_size=64, feature_size=8, hidden_size=32, mlp_dim=64, num_heads=2)
 )
 network("monai/UNet_3d", size=(1, 16, 16, 16))(from_monai("UNet", spatial_dims=3, **_unet))
 network("monai/SegResNet_3d", size=(1, 16, 16, 16))(

@@ -74,12 +74,7 @@ class Recommendation(Tabled):
 
 
 def recommend(
-    model: nn.Module,
-    images: Tensor | Iterable[Any],
-    *,
-    least: float = 0.05,
-    repeats: int = 3,
-    call: Call | None = None,
+    model: nn.Module, images: Tensor | Iterable[Any], *, least: float = 0.05, repeats: int = 3, call: Call | None = None
 ) -> Recommendation:
     """Propose a cheaper set of scales for each layer: without those that hardly ever win.
 
