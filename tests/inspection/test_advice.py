@@ -1,6 +1,5 @@
 """The recommendation keeps what wins, drops what does not, and `convert` takes it."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -29,17 +28,6 @@ def test_scales_that_win_less_than_the_least_share_are_dropped():
 def test_scale_one_is_kept_even_if_nothing_else_is():
     assert recommend(network(), IMAGES, least=1, repeats=1).scales == {"0": (1,), "2": (1,)}
     assert recommend(network(), IMAGES, least=0, repeats=1).scales == {"0": SCALES, "2": SCALES}
-
-
-def test_the_order_of_the_scales_does_not_matter_where_all_answer_alike():
-    """On the blank half of an image every level answers by the bias, and the first one listed wins."""
-    images = IMAGES.clone()
-    images[..., 7:] = 0
-    torch.manual_seed(0)
-    plain = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1))
-    found = [recommend(convert(plain, scales=order), images, repeats=1) for order in (SCALES, SCALES[::-1])]
-    assert found[0].layers["0"].shares == found[1].layers["0"].shares
-    assert found[0].layers["0"].shares[1] > 0.3
 
 
 def test_a_scale_that_wins_just_the_least_share_is_kept():
@@ -106,19 +94,13 @@ def test_names_with_the_signs_of_patterns_are_taken_by_convert():
     assert [layer.scales for layer in again.layers.values()] == list(scales.values())
 
 
-def test_convert_takes_the_proposal():
-    model = network()
+def test_convert_takes_the_proposal_and_keeps_the_rest_of_each_layer():
+    model = convert(network(), antialias=True, include="2", scales=SCALES)
     advice = recommend(model, IMAGES, least=0.2, repeats=1)
     cheaper = convert(model, scales=advice.scales)
     assert {name: cheaper.get_submodule(name).scales for name in advice.layers} == advice.scales
-    assert model[0].scales == SCALES
-
-
-def test_who_takes_the_proposal_keeps_the_rest_of_each_layer():
-    model = convert(network(), antialias=True, include="2", scales=SCALES)
-    cheaper = convert(model, scales=recommend(model, IMAGES, least=0.2, repeats=1).scales)
     assert [cheaper[place].antialias for place in (0, 2)] == [False, True]
-    assert len(cheaper[2].scales) < len(SCALES)
+    assert model[0].scales == SCALES != cheaper[0].scales
 
 
 def test_the_table_names_what_is_dropped():
@@ -129,16 +111,9 @@ def test_the_table_names_what_is_dropped():
     assert f"{dropped:.3g} ({100 * advice.layers['0'].shares[dropped]:.1f})" in lines[3]
 
 
-def test_numbers_of_numpy_are_numbers():
-    advice = recommend(network(), IMAGES, least=np.float32(0.25), repeats=np.int64(1))
-    assert advice.scales == recommend(network(), IMAGES, least=0.25, repeats=1).scales
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"model": nn.ReLU()}, ValueError, r"`model` \(=ReLU\) must hold an SIConv2d"),
-        ({"images": None}, TypeError, "`images` must be images .* or an iterable of batches, got NoneType"),
         ({"least": 1.5}, ValueError, "`least` must be from 0 to 1, got 1.5"),
         ({"least": "5 %"}, TypeError, "`least` must be a number, got '5 %'"),
         ({"repeats": 0}, ValueError, "`repeats` must be at least 1, got 0"),

@@ -1,5 +1,6 @@
 """Every tool takes networks that need or return more than a tensor, and images in any kind of batch."""
 
+import copy
 import math
 import re
 from collections import OrderedDict, UserDict, namedtuple
@@ -151,24 +152,12 @@ PACKS = {
 @pytest.mark.parametrize("pack", PACKS.values(), ids=PACKS)
 def test_a_packed_answer_is_refused_with_a_call_that_works(pack, given):
     model, images = Packed(pack, gain=2.0), {**BATCHES, "tensor": IMAGES}[given]
-    with pytest.raises(
-        TypeError, match=r"`model` must return a tensor, got \w+ (with|of) .*: give `call`, such as"
-    ) as no:
-        check_scale(model, images, scales=[2])
-    call = eval(str(no.value).partition("such as ")[2])
-    found, expected = (check_scale(each, images, [2], call=how) for each, how in ((model, call), (bare(), None)))
-    assert vars(found) == vars(expected)
-
-
-@pytest.mark.parametrize("pack", PACKS.values(), ids=PACKS)
-def test_explain_refuses_a_packed_answer_with_a_call_that_works(pack):
-    model = Packed(pack, gain=2.0)
-    with pytest.raises(
-        TypeError, match=r"`model` must return a tensor, got .*: give `call`, such as lambda model"
-    ) as no:
-        explain(model, IMAGES[0])
-    call = eval(str(no.value).partition("such as ")[2])
-    assert explain(model, IMAGES[0], call=call).confidence == explain(bare(), IMAGES[0]).confidence
+    tools = {check_scale: images} | ({explain: IMAGES[0]} if given == "tensor" else {})
+    for tool, batches in tools.items():
+        with pytest.raises(TypeError, match=r"`model` must return a tensor, got \w+.*: give `call`, such as") as no:
+            tool(model, batches)
+        call = eval(str(no.value).partition("such as ")[2])
+        assert str(tool(model, batches, call=call)) == str(tool(bare(), batches))
 
 
 def test_what_is_inside_an_answer_is_named():
@@ -189,10 +178,30 @@ def test_a_call_without_a_tensor_is_named(tool):
         tool(Packed(lambda _: {"a": 1}, gain=1.0), given)
 
 
-@pytest.mark.parametrize("tool", [check_scale, explain, recommend, scale_usage, summary, winners])
-def test_a_call_that_is_no_function_is_named(tool):
+TOOLS = (check_scale, explain, recommend, scale_usage, summary, winners)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_wrong_networks_and_calls_are_named(tool):
     with pytest.raises(TypeError, match="`call` must be a function of the model and a batch, got str"):
         tool(bare(), IMAGES[:1], call="logits")
+    with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module, got str"):
+        tool("resnet", IMAGES[:1])
+    if tool not in (check_scale, summary):  # which are for plain networks, too
+        with pytest.raises(ValueError, match=r"`model` \(=ReLU\) must hold an SIConv2d: convert it first"):
+            tool(nn.ReLU(), IMAGES[:1])
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_network_is_left_as_it_was(tool):
+    plain = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.Conv2d(4, 3, 3)))
+    model = convert(plain).train()
+    model[2].eval()
+    before = copy.deepcopy(model)
+    tool(model, IMAGES[:1])
+    assert [layer.training for layer in model.modules()] == [layer.training for layer in before.modules()]
+    assert all(torch.equal(value, before.state_dict()[name]) for name, value in model.state_dict().items())
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.modules())
 
 
 @pytest.mark.parametrize("tool", [check_scale, recommend, scale_usage, winners])

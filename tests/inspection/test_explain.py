@@ -18,17 +18,13 @@ def network(**changes):
     return nn.Sequential(layer, nn.ReLU(), nn.Dropout(), nn.AdaptiveMaxPool2d(1), nn.Flatten())
 
 
-def test_prediction_and_confidence_are_those_of_the_network():
-    model = network().eval()
+@pytest.mark.parametrize("layers", [5, 2], ids=["a label", "a label for every pixel"])
+def test_prediction_and_confidence_are_those_of_the_network(layers):
+    model = network().eval()[:layers]
     found = explain(model, IMAGE)
     scores = model(IMAGE.unsqueeze(0)).softmax(1)[0]
-    assert found.prediction == scores.argmax()
-    assert found.confidence == scores.max()
-
-
-def test_where_every_pixel_has_a_label_prediction_and_confidence_are_maps():
-    found = explain(network()[:2], IMAGE)
-    assert found.prediction.shape == found.confidence.shape == (19, 24)
+    assert torch.equal(found.prediction, scores.argmax(0))
+    assert torch.equal(found.confidence, scores.amax(0))
 
 
 @pytest.mark.parametrize(
@@ -177,20 +173,14 @@ def test_the_picture_of_one_class_says_which():
     assert len(explain(nn.Sequential(grey), IMAGE).plot().axes) == 4
 
 
-def test_layers_come_by_name_and_the_network_is_left_as_it_was():
-    model = convert(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Sequential(nn.Conv2d(3, 2, 3)), nn.BatchNorm2d(2))).double()
-    model[1].eval()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+def test_layers_come_by_name():
+    model = convert(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Sequential(nn.Conv2d(3, 2, 3)))).double()
     assert list(explain(model, IMAGE).layers) == ["0", "1.0"]
-    assert [module.training for module in model] == [True, False, True]
-    assert not any(module._forward_pre_hooks for module in model.modules())
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(
     ("model", "image", "error", "words"),
     [
-        (nn.Conv2d(2, 2, 3), IMAGE, ValueError, r"`model` \(=Conv2d\) must hold an SIConv2d"),
         (network(), IMAGE[:1], ValueError, r"`image` channels \(=1\) must be those of the network \(=2\)"),
         (
             network(),
@@ -199,7 +189,6 @@ def test_layers_come_by_name_and_the_network_is_left_as_it_was():
             r"`image` must be \(C, H, W\) .* got shape \(3, 2, 19, 24\)",
         ),
         (network(), "photo.png", TypeError, "`image` must be a tensor, got str"),
-        (F.conv2d, IMAGE, TypeError, "`model` must be a torch.nn.Module"),
     ],
 )
 def test_what_cannot_be_explained_is_refused_by_name(model, image, error, words):

@@ -142,17 +142,6 @@ def test_winners_of_single_images_without_a_batch_are_found_too():
     assert torch.equal(view.winner, batched.winner)
 
 
-def test_modes_and_hooks_are_as_before():
-    model = convert(network(), scales=SCALES).train()
-    model[1].eval()
-    before = model[1].running_mean.clone()
-    winners(model, IMAGES)
-    scale_usage(model, IMAGES)
-    assert [layer.training for layer in model] == [True, False, True, True]
-    assert torch.equal(model[1].running_mean, before)
-    assert not any(layer._forward_hooks for layer in model)
-
-
 def test_the_table_names_layers_and_scales():
     model = convert(network(), scales={"0": (1, 2), "3": (1, 0.5)})
     lines = str(scale_usage(model, IMAGES)).splitlines()
@@ -196,30 +185,7 @@ def test_without_matplotlib_a_picture_names_the_extra(monkeypatch):
         winners(convert(network()), IMAGES).plot()
 
 
-@pytest.mark.parametrize("function", [winners, scale_usage])
-@pytest.mark.parametrize(
-    ("model", "images", "error", "message"),
-    [
-        (3, IMAGES, TypeError, r"`model` must be a torch\.nn\.Module, got int"),
-        (network(), IMAGES, ValueError, "`model` .=Sequential. must hold an SIConv2d: convert it first"),
-        (convert(network()), IMAGES[0], ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got"),
-    ],
-    ids=["model", "plain", "shape"],
-)
-def test_wrong_arguments_are_named(function, model, images, error, message):
-    with pytest.raises(error, match=message):
-        function(model, images)
-
-
-def test_nothing_to_count_and_no_such_image_are_refused():
-    with pytest.raises(ValueError, match="`images` must hold images, got none"):
-        scale_usage(convert(network()), [])
-    with pytest.raises(
-        TypeError, match=r"`images` must be images \(N, C, H, W\) or an iterable of batches, got NoneType"
-    ):
-        scale_usage(convert(network()), None)
-    with pytest.raises(TypeError, match=r"`images\[1\]` must be a tensor, got str"):
-        scale_usage(convert(network()), [IMAGES, "digits"])
+def test_an_image_that_there_is_not_is_refused():
     with pytest.raises(ValueError, match="`image` must be from 0 to 2, got 3"):
         winners(convert(network()), IMAGES).plot(image=3)
     with pytest.raises(TypeError, match=r"`image` must be an integer, got 0\.5"):
