@@ -285,54 +285,33 @@ def from_transformers(name, config, **options):
     return make
 
 
-network("transformers/ResNet", call=get("logits"))(
-    from_transformers(
-        "ResNetForImageClassification",
-        "ResNetConfig",
-        embedding_size=16,
-        hidden_sizes=[16, 24, 32, 48],
-        depths=[1, 1, 1, 1],
-        layer_type="basic",
-        num_labels=5,
-    )
-)
-network("transformers/ConvNext", call=get("logits"))(
-    from_transformers(
-        "ConvNextForImageClassification", "ConvNextConfig", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]
-    )
-)
-network("transformers/MobileViT", call=get("logits"))(
-    from_transformers(
-        "MobileViTForImageClassification",
+_stages = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}
+_resnet = {"embedding_size": 16, "hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 1, 1]}
+_vit = {"image_size": 64, "hidden_size": 32, "num_attention_heads": 2}
+for _name, _config, _options in (
+    ("ResNet", "ResNetConfig", {**_resnet, "layer_type": "basic", "num_labels": 5}),
+    ("ConvNext", "ConvNextConfig", _stages),
+    (
+        "MobileViT",
         "MobileViTConfig",
-        image_size=64,
-        hidden_sizes=[16, 24, 32],
-        neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 48],
-        num_labels=5,
+        {
+            "image_size": 64,
+            "hidden_sizes": [16, 24, 32],
+            "neck_hidden_sizes": [8, 8, 16, 16, 24, 32, 48],
+            "num_labels": 5,
+        },
+    ),
+):
+    network(f"transformers/{_name}", call=get("logits"))(
+        from_transformers(f"{_name}ForImageClassification", _config, **_options)
     )
-)
+_heads = {"num_attention_heads": [1, 1, 2, 2], "decoder_hidden_size": 16, "num_labels": 4}
 network("transformers/Segformer", call=get("logits"))(
-    from_transformers(
-        "SegformerForSemanticSegmentation",
-        "SegformerConfig",
-        depths=[1, 1, 1, 1],
-        hidden_sizes=[8, 16, 24, 32],
-        num_attention_heads=[1, 1, 2, 2],
-        decoder_hidden_size=16,
-        num_labels=4,
-    )
+    from_transformers("SegformerForSemanticSegmentation", "SegformerConfig", **_stages, **_heads)
 )
+_layers = {"patch_size": 8, "num_hidden_layers": 2, "intermediate_size": 64}
 network("transformers/ViT", call=get("logits"), include="vit.embeddings.patch_embeddings.projection")(
-    from_transformers(
-        "ViTForImageClassification",
-        "ViTConfig",
-        image_size=64,
-        patch_size=8,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-    )
+    from_transformers("ViTForImageClassification", "ViTConfig", **_vit, **_layers)
 )
 
 
@@ -340,11 +319,9 @@ network("transformers/ViT", call=get("logits"), include="vit.embeddings.patch_em
 def _():
     library = import_module("transformers")
     config = library.DPTConfig(
-        image_size=64,
+        **_vit,
         patch_size=16,
-        hidden_size=32,
         num_hidden_layers=4,
-        num_attention_heads=2,
         intermediate_size=64,
         backbone_out_indices=[0, 1, 2, 3],
         neck_hidden_sizes=[8, 16, 24, 32],
@@ -361,7 +338,7 @@ def _():
 def _():
     library = import_module("transformers")
     stages = ["stage1", "stage2", "stage3", "stage4"]
-    backbone = library.ConvNextConfig(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], out_features=stages)
+    backbone = library.ConvNextConfig(**_stages, out_features=stages)
     config = library.UperNetConfig(
         backbone_config=backbone, hidden_size=16, auxiliary_in_channels=24, auxiliary_channels=16, num_labels=4
     )
@@ -371,24 +348,11 @@ def _():
 @network("transformers/Detr", call=lambda model, batch: model(batch).logits.amax(1))
 def _():
     library = import_module("transformers")
-    backbone = library.ResNetConfig(
-        embedding_size=16, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], out_features=["stage4"]
-    )
-    config = library.DetrConfig(
-        backbone_config=backbone,
-        use_timm_backbone=False,
-        use_pretrained_backbone=False,
-        backbone=None,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        num_queries=10,
-        num_labels=4,
-    )
+    backbone = {"backbone_config": library.ResNetConfig(**_resnet, out_features=["stage4"]), "backbone": None}
+    half = {"layers": 1, "ffn_dim": 64, "attention_heads": 2}
+    halves = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in half.items()}
+    options = {"use_timm_backbone": False, "use_pretrained_backbone": False, "num_queries": 10, "num_labels": 4}
+    config = library.DetrConfig(d_model=32, **backbone, **halves, **options)
     return library.DetrForObjectDetection(config).requires_grad_(True)  # it freezes its backbone otherwise
 
 
@@ -418,40 +382,25 @@ def from_monai(name, **options):
     return lambda: getattr(import_module("monai.networks.nets"), name)(**options)
 
 
-_in_out = {"in_channels": 1, "out_channels": 3}
-_unet = {**_in_out, "channels": (8, 16, 32), "strides": (2, 2), "num_res_units": 1}
-network("monai/UNet", size=(1, 64, 64))(
-    from_monai("UNet", spatial_dims=2, **_in_out, channels=(8, 16), strides=(2,), num_res_units=1)
-)
-network("monai/BasicUNet", size=(1, 64, 64))(
-    from_monai("BasicUNet", spatial_dims=2, **_in_out, features=(8, 8, 16, 16, 24, 8))
-)
-network("monai/SegResNet", size=(1, 64, 64))(from_monai("SegResNet", spatial_dims=2, **_in_out, init_filters=8))
-network("monai/DynUNet", size=(1, 64, 64))(
-    from_monai(
-        "DynUNet",
-        spatial_dims=2,
-        **_in_out,
-        kernel_size=[3, 3, 3],
-        strides=[1, 2, 2],
-        upsample_kernel_size=[2, 2],
-        filters=[8, 16, 32],
-    )
-)
-network("monai/UNETR", size=(1, 64, 64))(
-    from_monai("UNETR", spatial_dims=2, **_in_out, img_size=64, feature_size=8, hidden_size=32, mlp_dim=64, num_heads=2)
-)
-network("monai/UNet_3d", size=(1, 16, 16, 16))(from_monai("UNet", spatial_dims=3, **_unet))
-network("monai/SegResNet_3d", size=(1, 16, 16, 16))(
-    from_monai("SegResNet", spatial_dims=3, **_in_out, init_filters=8, blocks_down=(1, 1, 1), blocks_up=(1, 1))
-)
-network("monai/DenseNet_3d", size=(1, 32, 32, 32))(
-    from_monai("DenseNet", spatial_dims=3, **_in_out, init_features=8, growth_rate=4, block_config=(2, 2, 2), bn_size=2)
-)
-network("monai/UNet_1d", size=(1, 64))(from_monai("UNet", spatial_dims=1, **_unet))
-network("monai/DenseNet_1d", size=(1, 128))(
-    from_monai("DenseNet", spatial_dims=1, **_in_out, init_features=8, growth_rate=4, block_config=(2, 2, 2))
-)
+_two = {"spatial_dims": 2, "in_channels": 1, "out_channels": 3}
+_three = {**_two, "spatial_dims": 3}
+_unet = {"channels": (8, 16, 32), "strides": (2, 2), "num_res_units": 1}
+_kernels = {"kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2], "filters": [8, 16, 32]}
+_unetr = {"img_size": 64, "feature_size": 8, "hidden_size": 32, "mlp_dim": 64, "num_heads": 2}
+_dense = {"init_features": 8, "growth_rate": 4, "block_config": (2, 2, 2)}
+for _name, _size, _options in (
+    ("UNet", (1, 64, 64), {**_two, "channels": (8, 16), "strides": (2,), "num_res_units": 1}),
+    ("BasicUNet", (1, 64, 64), {**_two, "features": (8, 8, 16, 16, 24, 8)}),
+    ("SegResNet", (1, 64, 64), {**_two, "init_filters": 8}),
+    ("DynUNet", (1, 64, 64), {**_two, **_kernels}),
+    ("UNETR", (1, 64, 64), {**_two, **_unetr}),
+    ("UNet_3d", (1, 16, 16, 16), {**_three, **_unet}),
+    ("SegResNet_3d", (1, 16, 16, 16), {**_three, "init_filters": 8, "blocks_down": (1, 1, 1), "blocks_up": (1, 1)}),
+    ("DenseNet_3d", (1, 32, 32, 32), {**_three, **_dense, "bn_size": 2}),
+    ("UNet_1d", (1, 64), {**_two, "spatial_dims": 1, **_unet}),
+    ("DenseNet_1d", (1, 128), {**_two, "spatial_dims": 1, **_dense}),
+):
+    network(f"monai/{_name}", size=_size)(from_monai(_name.split("_")[0], **_options))
 
 
 # diffusers
@@ -521,9 +470,8 @@ def from_kornia(name, **options):
     return lambda: getattr(import_module("kornia.feature"), name)(**options)
 
 
-network("kornia/HardNet", size=(1, 32, 32))(from_kornia("HardNet", pretrained=False))
-network("kornia/HyNet", size=(1, 32, 32))(from_kornia("HyNet", pretrained=False))
-network("kornia/KeyNet", size=(1, 64, 64))(from_kornia("KeyNet", pretrained=False))
+for _name, _side in {"HardNet": 32, "HyNet": 32, "KeyNet": 64}.items():
+    network(f"kornia/{_name}", size=(1, _side, _side))(from_kornia(_name, pretrained=False))
 
 
 def call_disk(model, batch):

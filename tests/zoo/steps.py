@@ -11,6 +11,7 @@ import re
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -148,19 +149,11 @@ class Case:
             options["call"] = self.entry.call
         try:
             return function(*arguments, **options)
-        except TypeError as error:
-            if "unexpected keyword argument 'call'" in str(error):
-                raise FailedError("`call` missing") from None
-            self._refused(error)
+        except (TypeError, ValueError) as error:
+            # Tools for images may refuse other inputs, if they say so; it is no answer that nothing was converted.
+            if len(self.entry.size) != 3 and is_message(error) and "convert it first" not in str(error):
+                raise LeftOutError(first_line(error).split(", got")[0]) from None
             raise
-        except ValueError as error:
-            self._refused(error)
-            raise
-
-    def _refused(self, error):
-        """Tools for images may refuse other inputs, if they say so; it is no answer that nothing was converted."""
-        if len(self.entry.size) != 3 and is_message(error) and "convert it first" not in str(error):
-            raise LeftOutError(first_line(error).split(", got")[0]) from None
 
 
 def require(holds, otherwise):
@@ -187,11 +180,8 @@ def first_line(error):
 
 def is_message(error):
     """Whether it is a message of ours that names an argument, not somebody's crash."""
-    frames, trace = [], error.__traceback__
-    while trace is not None:
-        frames.append(trace.tb_frame.f_code.co_filename)
-        trace = trace.tb_next
-    return isinstance(error, ValueError | TypeError) and "`" in str(error) and frames[-1].startswith(OURS)
+    raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+    return isinstance(error, ValueError | TypeError) and "`" in str(error) and raised_in.startswith(OURS)
 
 
 # The steps, in the order of the columns.
@@ -219,6 +209,14 @@ def convert_it(case):
 def loss_of(output):
     """A number that depends on every output: the length of an output may be 1 by construction, as in a descriptor."""
     return (output * torch.linspace(-1, 1, output.numel()).view(output.shape)).square().mean()
+
+
+def with_gradient(run, network, batch):
+    """What the network answers, and the gradient of a loss by all parameters that have one."""
+    output = run(network, batch)
+    loss_of(output).backward()
+    grads = [parameter.grad for parameter in network.parameters()]
+    return output.detach(), torch.cat([grad.flatten() for grad in grads if grad is not None])
 
 
 def train_two_steps(case, layout):
@@ -252,16 +250,12 @@ def train_channels_last(case):
     if layout is None:
         raise LeftOutError("there is no such layout of sequences")
     train_two_steps(case, layout)
-    answers, grads = [], []
-    for each in (layout, torch.contiguous_format):
-        network = case.network().to(memory_format=each)
-        output = case.entry.run(network, case.batch().contiguous(memory_format=each))
-        loss_of(output).backward()
-        answers.append(output.detach())
-        given = [parameter.grad for parameter in network.parameters()]
-        grads.append(torch.cat([grad.flatten() for grad in given if grad is not None]))
-    require_close(*answers, 1e-4, "the answer in the other layout")
-    require_close(*grads, 1e-2, "the gradient in the other layout")
+    layouts = [{"memory_format": each} for each in (layout, torch.contiguous_format)]
+    found, expected = (
+        with_gradient(case.entry.run, case.network().to(**each), case.batch().contiguous(**each)) for each in layouts
+    )
+    require_close(found[0], expected[0], 1e-4, "the answer in the other layout")
+    require_close(found[1], expected[1], 1e-2, "the gradient in the other layout")
 
 
 @step("state_dict")
@@ -296,10 +290,9 @@ def copy_and_pickle(case):
 def revert_it(case):
     back = revert(case.network())
     # A parametrization makes a class of its own for each layer, so names and bases count.
-    kinds = [
-        [(type(module).__name__, type(module).__mro__[1:]) for module in each.modules()] for each in (back, case.plain)
-    ]
-    require(kinds[0] == kinds[1], "other classes than the plain network")
+    found, expected = ([type(module) for module in each.modules()] for each in (back, case.plain))
+    found, expected = ([(kind.__name__, kind.__mro__[1:]) for kind in kinds] for kinds in (found, expected))
+    require(found == expected, "other classes than the plain network")
     require(torch.equal(case.answer(back), case.expected), "answers otherwise than the plain network")
 
 
@@ -340,10 +333,8 @@ def look_at_winners(case):
         warnings.simplefilter("ignore", UserWarning)
         cheaper = convert(network, scales=advice.scales)
     layers = dict(cheaper.named_modules())
-    require(
-        all(layers[name].scales == each.kept for name, each in advice.layers.items()),
-        "`convert` does not take what `recommend` says",
-    )
+    taken = {name: layers[name].scales for name in advice.layers}
+    require(taken == advice.scales, "`convert` does not take what `recommend` says")
 
 
 @step("check_scale", plain=False)
@@ -403,17 +394,13 @@ def export_it(case):
 def compile_it(case):
     """Traced by dynamo and aot_autograd; forward and backward as without."""
     torch.compiler.reset()
-    answers, grads = [], []
-    for wrap in (lambda each: each, lambda each: torch.compile(each, backend="aot_eager")):
-        network = case.single()
-        output = wrap(network)(case.batch())
-        loss_of(output).backward()
-        answers.append(output.detach())
-        given = [parameter.grad for parameter in network.parameters()]
-        grads.append(torch.cat([grad.flatten() for grad in given if grad is not None]))
+    expected, found = (
+        with_gradient(lambda network, batch: network(batch), wrap(case.single()), case.batch())
+        for wrap in (lambda network: network, lambda network: torch.compile(network, backend="aot_eager"))
+    )
     torch.compiler.reset()
-    require_close(answers[1], answers[0], 1e-4, "the compiled network")
-    require_close(grads[1], grads[0], 1e-2, "the gradient of the compiled network")
+    require_close(found[0], expected[0], 1e-4, "the compiled network")
+    require_close(found[1], expected[1], 1e-2, "the gradient of the compiled network")
 
 
 @step("onnx")
