@@ -3,7 +3,6 @@
 Who has won where scales tie is said by `nn.observe.winner_of`: scale 1.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import Any
@@ -15,7 +14,9 @@ from torch.nn import functional as F
 from ..nn.layers import SIConv2d
 from ..nn.observe import Call, answer, check_call, evaluating, find_layers, images_of, watching, winner_of
 from ..nn.rerouted import Reroute, arguments_of
-from ..ops.levels import level_size, rescale
+from ..ops.call import make_call
+from ..ops.geometry import Level
+from ..ops.levels import rescale
 from ..table import Table
 from .pictures import (
     Figure,
@@ -230,23 +231,20 @@ def _view(layer: SIConv2d, given: Tensor, output: Tensor) -> LayerView:
     winner = winner_of(layer, given)
     channel = int(output[0].flatten(1).amax(1).argmax())
     images, weight, bias, stride, padding, dilation, groups = _convolution(layer, given)
+    call = make_call(images.shape, weight.shape, stride, padding, dilation, groups, layer.scales, layer.antialias)
+    pads, strides, dilations = zip(*((axis.padding, axis.stride, axis.dilation) for axis in call.axes), strict=True)
+    sizes = {level.scales[0]: level.size for level in call.levels if isinstance(level, Level)}
     # The strongest channel alone: its filter, and the channels of the input that its group sees.
-    width = images.shape[1] // groups
-    start = channel // (len(weight) // groups) * width
-    kernel = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True)]
-    pads = _pads(padding, kernel)
+    width = call.in_channels // call.groups
+    start = channel // (call.out_channels // call.groups) * width
     weight, bias = weight[channel : channel + 1], None if bias is None else bias[channel : channel + 1]
     levels = []
     for scale in layer.scales:
-        size = level_size(images.shape[2:], scale)
-        if min(size) < 1:
-            continue
-        image = rescale(images, scale, size, layer.antialias) if scale != 1 else images
-        padded = F.pad(image[:, start : start + width], pads)
-        if padded.shape[2] < kernel[0] or padded.shape[3] < kernel[1]:
-            continue
-        response = F.conv2d(padded, weight, bias, stride, 0, dilation)
-        levels.append(LevelView(scale, image[0], response[0, 0]))
+        if scale in sizes:
+            image = rescale(images, scale, sizes[scale], layer.antialias) if scale != 1 else images
+            padded = F.pad(image[:, start : start + width], [*pads[1], *pads[0]])
+            response = F.conv2d(padded, weight, bias, strides, 0, dilations)
+            levels.append(LevelView(scale, image[0], response[0, 0]))
     return LayerView(layer.scales, output[0], winner[0], channel, tuple(levels))
 
 
@@ -255,9 +253,8 @@ def _convolution(layer: SIConv2d, given: Tensor) -> tuple[Any, ...]:
     calls: list[tuple[Any, ...]] = []
 
     def record(*args: Any, **kwargs: Any) -> Tensor:
-        images, weight, bias, stride, padding, dilation, groups = arguments_of(*args, **kwargs)
-        calls.append((images, weight, bias, _pair(stride), padding, _pair(dilation), groups))
-        return nn.functional.conv2d(*args, **kwargs)
+        calls.append(arguments_of(*args, **kwargs))
+        return F.conv2d(*args, **kwargs)
 
     plain_type = getattr(layer, "plain_type", None)
     with Reroute(record):
@@ -266,18 +263,3 @@ def _convolution(layer: SIConv2d, given: Tensor) -> tuple[Any, ...]:
         else:
             plain_type.forward(layer, given)
     return calls[0]
-
-
-def _pads(padding: Any, kernel: Sequence[int]) -> list[int]:
-    """As `F.pad` takes them: left, right, top, bottom."""
-    if isinstance(padding, str):
-        totals = [size - 1 if padding == "same" else 0 for size in kernel]
-        sides = [(total // 2, total - total // 2) for total in totals]
-    else:
-        sides = [(size, size) for size in _pair(padding)]
-    return [*sides[1], *sides[0]]
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    first, last = size if isinstance(size, Sequence) else (size, size)
-    return first, last
