@@ -7,7 +7,6 @@ import itertools
 import re
 import sys
 import time
-import types
 
 import pytest
 import torch
@@ -227,13 +226,9 @@ def test_a_reference_takes_the_place_of_the_plain_network():
     [
         ({"model": [SIConv2d]}, TypeError, r"`model` must be a torch\.nn\.Module, got list"),
         ({"model": biased()}, ValueError, r"`model` \(=Sequential\) must hold an SIConv2d: convert it first"),
-        ({"images": [1]}, TypeError, "`images` must be a tensor, got int"),
-        ({"images": []}, ValueError, "`images` must hold images, got none"),
         ({"images": 1}, TypeError, r"`images` must be images \(N, C, H, W\) or an iterable of batches, got int"),
         ({"images": IMAGES[0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got shape \(2, 12, 12\)"),
-        ({"images": IMAGES[:0]}, ValueError, r"`images` must be \(N, C, H, W\), N at least 1"),
         ({"images": IMAGES / 0}, ValueError, "`images` must hold finite numbers, got NaN or infinity"),
-        ({"images": IMAGES.int()}, TypeError, r"`images` must be of a floating-point type, got torch\.int32"),
         ({"images": 1e20 * IMAGES}, ValueError, "`images` must not be so large that the networks overflow"),
         ({"call": 3}, TypeError, "`call` must be a function of the model and a batch, got int"),
         ({"call": lambda model, batch: [model(batch)]}, TypeError, "`call` must return a tensor, got list of 1"),
@@ -250,7 +245,6 @@ def test_a_reference_takes_the_place_of_the_plain_network():
         ),
         ({"model": convert(biased()).half()}, TypeError, r"`model` must be float32 or float64, got torch\.float16"),
         ({"steps": -1}, ValueError, "`steps` must be at least 0, got -1"),
-        ({"steps": 1.5}, TypeError, "`steps` must be an integer, got 1.5"),
         ({"batch": 0}, ValueError, "`batch` must be at least 1, got 0"),
         ({"inplace": "no"}, TypeError, "`inplace` must be True or False, got 'no'"),
         ({"quiet": 3}, TypeError, "`quiet` must be True or False, got 3"),
@@ -491,15 +485,15 @@ def test_batches_of_other_sizes_are_compared_one_by_one():
     assert error(calibrate(converted, images, steps=40), plain) < 0.9 * error(converted, plain)
 
 
-class Rich(nn.Module):
-    """Takes a time and returns a dictionary."""
+class Around(nn.Module):
+    """The network of `biased`, run in another way by a function of it and what is given."""
 
-    def __init__(self):
+    def __init__(self, run):
         super().__init__()
-        self.body = biased()
+        self.body, self.run = biased(), run
 
-    def forward(self, images, time):
-        return {"names": "x", "out": self.body(images) + time}
+    def forward(self, *given):
+        return self.run(self.body, *given)
 
 
 @pytest.mark.parametrize(
@@ -511,19 +505,10 @@ class Rich(nn.Module):
     ids=["more than images", "no images as such"],
 )
 def test_a_call_takes_batches_of_any_kind_and_returns_a_part_of_the_answer(batch, call):
-    rich = Rich()
+    rich = Around(lambda body, images, time: {"names": "x", "out": body(images) + time})
     found = calibrate(convert(rich), [batch(some) for some in IMAGES.split(12)], steps=9, call=call)
     pieces = [(some,) for some in IMAGES.split(12)]
     assert same_state(found.body, calibrate(convert(rich.body), pieces, steps=9, call=whole))
-
-
-class Answering(nn.Module):
-    def __init__(self, answer):
-        super().__init__()
-        self.body, self.answer = biased(), answer
-
-    def forward(self, images):
-        return self.answer(self.body(images))
 
 
 @pytest.mark.parametrize(
@@ -538,7 +523,7 @@ class Answering(nn.Module):
     ],
 )
 def test_an_answer_that_cannot_be_compared_is_named_and_the_layers_are_compared(answer, message):
-    plain = Answering(answer)
+    plain = Around(lambda body, images: answer(body(images)))
     with pytest.warns(UserWarning, match=message) as said:
         network = calibrate(convert(plain), IMAGES, steps=40)
     assert [warning.filename for warning in said] == [__file__]
@@ -547,14 +532,14 @@ def test_an_answer_that_cannot_be_compared_is_named_and_the_layers_are_compared(
 
 @pytest.mark.parametrize("answer", [torch.fft.rfft2, lambda x: x[:, 0, 0, 0]])
 def test_complex_numbers_and_one_number_an_image_are_compared(answer):
-    plain = Answering(answer)
+    plain = Around(lambda body, images: answer(body(images)))
     converted = convert(plain, scales=(0.5, 1, 2))
     matched, fitted = (calibrate(converted, IMAGES, steps=steps) for steps in (0, 60))
     assert error(fitted, plain) < 0.9 * error(matched, plain) < error(converted, plain)
 
 
 def test_one_number_for_a_batch_is_compared():
-    plain = Answering(lambda x: x.square().mean())
+    plain = Around(lambda body, images: body(images).square().mean())
     converted = convert(plain)
     assert error(calibrate(converted, IMAGES, steps=3), plain) < 0.25 * error(converted, plain)
 
@@ -582,6 +567,7 @@ def test_the_error_is_in_units_of_the_plain_deviation_without_the_mean_of_layers
 
 def test_the_answer_takes_part_in_the_fit():
     """The mean of a layer without a bias counts in no layer."""
+    torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(2, 6, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     converted = convert(plain)
     matched, fitted = (error(calibrate(converted, IMAGES, steps=steps), plain) for steps in (0, 60))
@@ -615,12 +601,12 @@ def test_tied_weights_stay_tied(inplace):
 
 
 def test_a_weight_that_layers_share_takes_no_factor_and_their_biases_the_mean():
-    plain = Shared()
+    plain, names = Shared(), ["first", "second"]
     network = calibrate(convert(plain), steps=0, **WHOLE)
     assert torch.equal(network.first.weight, plain.first.weight)
-    found, expected = (outputs(each, ["first", "second"]) for each in (network, plain))
-    for name in expected:
-        torch.testing.assert_close(found[name].mean(PIXELS), expected[name].mean(PIXELS), rtol=1e-4, atol=1e-5)
+    means = ([output.mean(PIXELS) for output in outputs(each, names).values()] for each in (network, plain))
+    for found, expected in zip(*means, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 class Remembering(nn.Module):
@@ -646,48 +632,31 @@ def test_state_that_is_no_tensor_is_left_alone(inplace):
     assert network.get_extra_state() == {"version": 3}
 
 
-class Checkpointed(nn.Module):
-    def __init__(self, use_reentrant):
-        super().__init__()
-        self.body, self.use_reentrant = biased(), use_reentrant
-
-    def forward(self, x):
-        x = self.body[1](self.body[0](x))
-        return checkpoint(self.body[2:], x, use_reentrant=self.use_reentrant)
+def checkpointed(use_reentrant, before=2):
+    """All layers from this one on in a checkpoint."""
+    return Around(lambda body, x: checkpoint(body[before:], body[:before](x), use_reentrant=use_reentrant))
 
 
 def test_activation_checkpointing_changes_nothing():
     expected = calibrate(convert(biased()), IMAGES, steps=30).state_dict()
-    found = calibrate(convert(Checkpointed(False)), IMAGES, steps=30).body.state_dict()
+    found = calibrate(convert(checkpointed(False)), IMAGES, steps=30).body.state_dict()
     for key in expected:
         torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # torch's, of any evaluation
-def test_layers_in_a_checkpoint_that_keeps_no_graph_are_fitted_too():
-    plain, alone = Checkpointed(True), nn.ModuleDict({"all": biased()})
-    alone.forward = types.MethodType(lambda self, x: checkpoint(self["all"], x, use_reentrant=True), alone)
-    matched = error(calibrate(convert(plain, scales=(0.5, 1, 2)), IMAGES, steps=0), plain)
-    for network in (plain, alone):
-        fitted = calibrate(convert(network, scales=(0.5, 1, 2)), IMAGES, steps=60)
-        assert error(fitted, plain) < 0.9 * matched
-
-
-class OneByOne(nn.Module):
-    """Gives its convolutions images without a batch dimension."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = biased()
-
-    def forward(self, x):
-        return torch.stack([self.body(image) for image in x])
+@pytest.mark.parametrize("before", [2, 0])
+def test_layers_in_a_checkpoint_that_keeps_no_graph_are_fitted_too(before):
+    plain = checkpointed(True, before)
+    converted = convert(plain, scales=(0.5, 1, 2))
+    matched, fitted = (calibrate(converted, IMAGES, steps=steps) for steps in (0, 60))
+    assert error(fitted, plain) < 0.9 * error(matched, plain)
 
 
 def test_layers_may_be_given_images_one_by_one():
-    plain, pieces = OneByOne(), {"images": [(IMAGES,)] * 2, "call": whole}
+    plain = Around(lambda body, images: torch.stack([body(image) for image in images]))
     converted = convert(plain)
-    network = calibrate(converted, steps=0, **pieces)
+    network = calibrate(converted, [(IMAGES,)] * 2, call=whole, steps=0)
     require_same_statistics(network.body, plain.body, "0", 1e-4)
     assert error(calibrate(converted, IMAGES, steps=4, batch=8), plain) < error(converted, plain)
 
