@@ -182,7 +182,7 @@ def test_weak_filters_are_seen_as_strong_ones_and_those_that_are_zero_are_drawn_
     strong = torch.randn(12, 8, 8, generator=torch.Generator().manual_seed(0))
     samples = torch.rand(5, 8, 8, generator=torch.Generator().manual_seed(1))
     for name, filters in (("strong", strong), ("weak", strong / 1000), ("zero", 0 * strong)):
-        draw_filters(filters, samples, "RBM", [tmp_path / f"{name}.png"])
+        draw_filters(filters, samples, "RBM", tmp_path / f"{name}.png")
     strong, weak, zero = (imread(tmp_path / f"{name}.png")[..., :3] for name in ("strong", "weak", "zero"))
     assert abs(strong - weak).max() < 0.02
     assert abs(strong - zero).max() > 0.5

@@ -139,7 +139,7 @@ def test_what_is_measured_at_several_points_has_panels_for_each():
 def test_measures_have_the_panels_that_show_them():
     (scores,) = make_panels(load_item("fig3"), CURVES["fig3"])
     assert (scores.kind, scores.labels[1.0], scores.compared) == ("bars", "relu1", [])
-    assert [(line.title, line.control, line.at(2).mean) for line in scores.lines] == [
+    assert [(line.title, line.control, line.summaries[2].mean) for line in scores.lines] == [
         *(("ConvNet", False, 20), ("SI-ConvNet", False, 25)),
         *(("ConvNet, random weights", True, 5), ("SI-ConvNet, random weights", True, 5)),
     ]
@@ -150,7 +150,7 @@ def test_measures_have_the_panels_that_show_them():
         ("conv2", "shares", ["×1", "×2"]),
     ]
     distances = make_panels(load_item("equivariance"), CURVES["equivariance"])
-    assert [(panel.title, panel.baseline, panel.lines[0].at(0.5).mean) for panel in distances] == [
+    assert [(panel.title, panel.baseline, panel.lines[0].summaries[0.5].mean) for panel in distances] == [
         ("relu1", "", 0.4),
         ("relu3", "", 0.4),
     ]
@@ -166,12 +166,12 @@ def test_a_table_of_methods_is_drawn_beside_the_paper_and_by_epoch():
         [3],
     ]
     assert errors.paper == {0.0: (6.1,), 1.0: (3.48, 0.23)}
-    assert [(line.model, line.at(1).mean, line.at(3).mean) for line in training.lines] == [
+    assert [(line.model, line.summaries[1].mean, line.summaries[3].mean) for line in training.lines] == [
         ("convnet", 9.0, 4.5),
         ("ensemble", 6.0, 3.0),
     ]
     (alone,) = make_panels(load_item("table1"), table_records({"pixels": [20.0, 20.0]}))
-    assert alone.lines[0].at(0.0).mean == 20
+    assert alone.lines[0].summaries[0.0].mean == 20
 
 
 def test_errors_by_epoch_are_those_of_epochs_in_which_all_runs_were_tested():
