@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
-from ..data.files import atomic_path
 from ..data.loading import ImageData
 from ..metrics import Interval, Summary, interval, summarise
 from ..table import Table
@@ -18,7 +17,7 @@ from .figures import FORMATS, draw_panels
 from .measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 from .methods import TITLES
 from .records import Record, run_file
-from .report import counted, markdown_blocks, numbers, terminal_text
+from .report import counted, markdown_blocks, numbers, terminal_text, write_text
 from .tables import Panel, Repeat, model_lines, models_of, of_model, paired, panel_table, signed_mean
 
 BASELINE = "plain"
@@ -153,15 +152,9 @@ def write_page(records: Sequence[Record], data: ImageData, folder: Path) -> list
     figures = [folder / f"accuracy.{kind}" for kind in FORMATS]
     name = data.folder.root.resolve().name
     draw_panels(accuracy_panels(records), f"Accuracy on {name}", "", figures)
-    texts = {
-        folder / "page.md": _page(records, data, name),
-        folder / "skipped.txt": "".join(f"{each}\n" for each in data.folder.skipped),
-    }
-    for path, text in texts.items():
-        with atomic_path(path) as part:
-            part.write_text(text, encoding="utf-8")
-    page, skipped = texts
-    return [page, *figures, skipped]
+    skipped = "".join(f"{each}\n" for each in data.folder.skipped)
+    page = write_text(folder / "page.md", _page(records, data, name))
+    return [page, *figures, write_text(folder / "skipped.txt", skipped)]
 
 
 def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
@@ -169,8 +162,7 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
     training, network = first.config["training"], first.config["network"]
     size = "their own sizes" if data.size is None else f"{data.size[0]}×{data.size[1]} pixels ({data.fit})"
     images = first.config["data"]
-    channels = counted(str(data.channels), "channel")
-    threads = counted(str(first.environment["threads"]), "thread")
+    channels, threads = counted(data.channels, "channel"), counted(first.environment["threads"], "thread")
     weights = "\n".join(f"- {title(r.model)}, seed {r.seed}: `{recipe(r)}`" for r in records)
     blocks = [
         f"# {name}: which network to take",
