@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 from dataclasses import replace as replace_fields
-from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -32,6 +32,7 @@ from scaleconv.experiments.report import (
 )
 
 TABLE1 = load_experiment("table1", "quick")
+SVG = "{http://www.w3.org/2000/svg}svg"
 PAGE = "prose\n<!-- begin claims -->\nwhat stood there\n<!-- end claims -->\n" + "".join(
     f"## {item}\n<!-- begin {item} -->\n<!-- end {item} -->\nmore prose\n" for item in ITEMS
 )
@@ -227,41 +228,18 @@ def test_pictures_of_what_was_learned_are_drawn_and_stay_when_the_weights_are_go
     assert (docs / "reproduction.md").read_text() == page
 
 
-class Page(HTMLParser):
-    """A page taken apart: its ids and links, and by section the rows of its tables, its figures and its other text."""
+def taken_apart(text):
+    """The sections of a page by their ids; every element is closed, or this is an error."""
+    tree = ElementTree.fromstring(re.sub(r"<((?:meta|img|br)\b[^>]*)>", r"<\1/>", text))
+    return tree, {section.get("id"): section for section in tree.iter("section")}
 
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.section, self.ids, self.links = [], "", [], []
-        self.rows, self.figures, self.prose = {}, {}, {}
-        self.feed(text)
-        assert self.open == []  # every element is closed
 
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        self.ids += [values["id"]] if "id" in values else []
-        self.links += [values[name] for name in ("src", "href", "xlink:href") if name in values]
-        if tag not in ("meta", "img", "br"):
-            self.open.append(tag)
-        if tag == "section":
-            self.section = values["id"]
-        if tag == "tr":
-            self.rows.setdefault(self.section, []).append([])
-        if tag == "svg":
-            self.figures.setdefault(self.section, []).append(values["aria-label"])
+def words(section):
+    return " ".join("".join(section.itertext()).split())
 
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        self.handle_endtag(tag)
 
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if {"td", "th"} & set(self.open):
-            self.rows[self.section][-1].append(data)
-        elif data.strip() and not {"style", "svg"} & set(self.open):
-            self.prose[self.section] = f"{self.prose.get(self.section, '')} {' '.join(data.split())}".strip()
+def rows(section):
+    return [["".join(cell.itertext()) for cell in row] for row in section.iter("tr")]
 
 
 def recorded(folder, item="table1", records=None, preset="paper"):
@@ -280,38 +258,40 @@ def page_text(tmp_path_factory):
 
 
 def test_the_page_for_a_browser_has_claims_tables_figures_and_where_they_come_from(page_text):
-    page = Page(page_text)
-    assert page.rows["claims"][1][:2] == ["table1", "ConvNet: 3.48 ± 0.23\u00a0%"]  # no line ends before the sign
-    verdicts = [row[3] for row in page.rows["claims"][1:]]
+    _, sections = taken_apart(page_text)
+    claims = rows(sections["claims"])[1:]
+    assert claims[0][:2] == ["table1", "ConvNet: 3.48 ± 0.23\u00a0%"]  # no line ends before the sign
+    verdicts = [row[3] for row in claims]
     counts = ", ".join(f"{verdicts.count(word)} {word}" for word in sorted(set(verdicts)))
-    assert f"{len(verdicts)} claims of the paper, and of what was published later: {counts}." in page.prose["claims"]
+    stated = f"{len(verdicts)} claims of the paper, and of what was published later: {counts}."
+    assert stated in words(sections["claims"])
     assert {"same", "better", "worse"} <= set(re.findall(r'<td class="(\w+)">', page_text))
-    assert page.rows["table1"] == [
+    assert rows(sections["table1"]) == [
         ["method", "paper", "ours", "n", "error vs ConvNet", "p", "s / epoch"],
         ["ConvNet", "3.48 ± 0.23", "5.00 ± 1.00", "3", "–", "–", "0.5"],
         ["SI-ConvNet", "3.13 ± 0.19", "4.00 ± 0.87", "3", "−20.0\u00a0%", "0.250", "0.5"],
         ["method", "parameters", "device seconds of a run", "epochs"],
         *(["ConvNet", "10", "4", "3"], ["SI-ConvNet", "10", "4", "3"]),
     ]
-    assert page.rows["fig4a"][1] == ["9, 16", "9.00 ± 1.41", "6.00", "−33.3\u00a0%"]
-    assert page.figures["table1"] == [
-        "test error (%) against method",
-        "during training: test error (%) against epoch",
-    ]
+    assert rows(sections["fig4a"])[1] == ["9, 16", "9.00 ± 1.41", "6.00", "−33.3\u00a0%"]
+    figures = {name: [each.get("aria-label") for each in section.iter(SVG)] for name, section in sections.items()}
+    assert figures["table1"] == ["test error (%) against method", "during training: test error (%) against epoch"]
     for item in CURVES:
-        assert len(page.figures[item]) >= 1
         loaded = load_item(item)
-        assert page.prose[item].startswith(f"{loaded.title} {loaded.claim} scaleconv reproduce {item}")
-        assert page.prose[item].endswith(footnotes(loaded, CURVES[item])[-1])
-    assert page.rows["made"][1] == ["table1", "table1", "6", "a device", "2.9", "–", "3.11", "c" * 10]
-    assert page.prose["made"] == "How it was made No records yet: lead, stir."
+        assert figures[item]
+        assert words(sections[item]).startswith(f"{loaded.title} {loaded.claim} scaleconv reproduce {item}")
+        assert words(sections[item]).endswith(footnotes(loaded, CURVES[item])[-1])
+    assert rows(sections["made"])[1] == ["table1", "table1", "6", "a device", "2.9", "–", "3.11", "c" * 10]
+    assert words(sections["made"]).endswith(" No records yet: lead, stir.")
 
 
 def test_the_page_needs_no_other_file_and_no_network_and_is_for_phones_and_the_dark(page_text):
-    page = Page(page_text)
-    assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.links)
-    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
-    assert len(page.ids) == len(set(page.ids))
+    tree, _ = taken_apart(page_text)
+    ids = [each.get("id") for each in tree.iter() if each.get("id")]
+    assert len(ids) == len(set(ids))
+    names = ("src", "href", "{http://www.w3.org/1999/xlink}href")
+    links = {link for each in tree.iter() for name in names if (link := each.get(name))}
+    assert {link for link in links if not link.startswith("data:image/png;base64,")} <= {f"#{name}" for name in ids}
     assert not re.search(r"<script|@import|url\((?!#)", page_text)
     assert "prefers-color-scheme: dark" in page_text
     assert '<meta name="viewport" content="width=device-width' in page_text
