@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from dataclasses import replace as replace_fields
+from itertools import product
 from xml.etree import ElementTree
 
 import pytest
@@ -81,54 +82,54 @@ def test_rbms_are_compared_with_each_other_in_a_note():
     assert any(note.startswith("Softmax on pixels: ") for note in notes)
 
 
-NOTES = {
-    "epochs in the order of the digits": (
+def made_at(fold, **changes):
+    return changed(fold=fold, environment={"device": "x", **changes})
+
+
+SIZES = {100: 1, 20: 2, 3: 3}  # epochs, by the number of images
+SECONDS = [(0, "28", 60.0), (1, "28", 20.0), (0, "56", 80.0)]
+NOTES = [
+    (
         "fig4b",
         [
             replace(changed(fold=n, data={"train": images}), history=changed().history * n)
-            for images, n in ((100, 1), (20, 2), (3, 3))
+            for images, n in SIZES.items()
         ],
         "Trained on 3 / 20 / 100 embedded images for 3 / 2 / 1 epochs, on a device; 2 and 3 feature maps.",
     ),
-    "steps of an epoch": (
+    (
         "fig4b",
         [changed(training={"steps": 78, "settled": True})],
         "Trained on 60 embedded images for 1 – 1 epochs of 78 steps, until the training loss had settled, on a device; "
         "2 and 3 feature maps.",
     ),
-    "digits held out": (
+    (
         "scales",
         [changed(data={"train": 1000, "held_out": 200})],
         "Trained on 800 embedded images for 1 epoch, on a device; 2 and 3 feature maps.",
     ),
-    "commits": (
+    (
         "fig4b",
-        [
-            changed(fold=n, environment={"device": "x", "commit": c})
-            for n, c in enumerate(("b" * 40, "a" * 40 + "+", ""))
-        ],
+        [made_at(0, commit="b" * 40), made_at(1, commit="a" * 40 + "+"), made_at(2, commit="")],
         "Trained at 2 commits: aaaaaaa+, bbbbbbb.",
     ),
-    "seconds of a run": (
+    (
         "field",
         [
             changed("cnn", fold, point=point, seconds=seconds, runs_together=2, parameters=494_549)
-            for fold, point, seconds in [(0, "28", 60.0), (1, "28", 20.0), (0, "56", 80.0)]
+            for fold, point, seconds in SECONDS
         ],
         "Fastest run at each point, on a device that may have done other work too: CNN 494,549 parameters, 10 to 40 s.",
     ),
-    "scenes": (
+    (
         "scenes",
-        [
-            changed("fcn", n, {"scene": 4, "size": 64}, {"batch": 20}, seconds_per_epoch=s)
-            for n, s in enumerate((6.0, 3.0))
-        ],
+        [changed("fcn", int(s), {"scene": 4, "size": 64}, {"batch": 20}, seconds_per_epoch=s) for s in (6.0, 3.0)],
         "Seconds of the device for a step of 20 scenes, in the fastest runs: FCN 1.",
     ),
-}
+]
 
 
-@pytest.mark.parametrize(("item", "records", "note"), NOTES.values(), ids=NOTES)
+@pytest.mark.parametrize(("item", "records", "note"), NOTES)
 def test_notes_say_how_the_numbers_were_made(item, records, note):
     assert note in footnotes(load_item(item), records)
     assert footnotes(load_item("fig4b"), [changed()]) == [
@@ -137,17 +138,10 @@ def test_notes_say_how_the_numbers_were_made(item, records, note):
     ]
 
 
-WRONG = [
-    ("cost", "fig4a"),
-    ("table1", "fig4a"),
-    ("fig4a", "fig3"),
-    ("fig3", "cost"),
-    ("fig4a", ""),
-    ("fig3", "winners"),
-]
-
-
-@pytest.mark.parametrize(("item", "records"), WRONG)
+@pytest.mark.parametrize(
+    ("item", "records"),
+    [("cost", "fig4a"), ("table1", "fig4a"), ("fig4a", "fig3"), ("fig3", "cost"), ("fig4a", ""), ("fig3", "winners")],
+)
 def test_records_of_another_item_are_refused_by_name(item, records):
     made = CURVES.get(records) or table_records({"convnet": [4.0]})
     with pytest.raises(ValueError, match=f"`item` must be the one .*, got '{item}' for {made[0].name}"):
@@ -325,27 +319,22 @@ def test_what_records_say_is_text_and_not_markup(tmp_path):
 def test_the_command_of_an_item_has_what_differs_from_its_file(tmp_path):
     item = load_item("fig4a")
     first, second = item.points[:2]
-    made = [
-        replace(
-            record(model, fold, 5.0, point.name, point.x), config=config_of(model, settings_of(model, point.settings))
-        )
-        for model in item.models
-        for fold in item.folds
-        for point in (first, second)
-    ]
+
+    def configured(run, training=None):
+        settings = {first.name: first, second.name: second}[run.point].settings
+        config = config_of(run.model, settings_of(run.model, settings))
+        return replace(run, config={**config, "training": {**config["training"], **(training or {})}})
+
+    places = product(item.models, item.folds, (first, second))
+    runs = [record(model, fold, 5.0, point.name, point.x) for model, fold, point in places]
+    made = [configured(run) for run in runs]
     assert command(Recorded(item, tmp_path / "fig4a", made)) == "scaleconv reproduce fig4a --preset paper"
-    ours = [one for one in made if one.model == "si_convnet" and one.fold in (0, 2)]
-    ours = [replace(one, config={**one.config, "training": {**one.config["training"], "batch": 7}}) for one in ours]
-    told = (
-        "scaleconv reproduce fig4a --preset paper --models si_convnet --folds 0,2 --set training.batch=7 --name short"
-    )
-    assert command(Recorded(item, tmp_path / "short", ours)) == told
-    varied = {first.name: 7, second.name: 8}
-    ours = [
-        replace(one, config={**one.config, "training": {**one.config["training"], "batch": varied[one.point]}})
-        for one in ours
-    ]
-    assert command(Recorded(item, tmp_path / "fig4a", ours)).endswith("--folds 0,2  # training.batch by point: 7, 8")
+    some = [run for run in runs if run.model == "si_convnet" and run.fold in (0, 2)]
+    told = "scaleconv reproduce fig4a --preset paper --models si_convnet --folds 0,2"
+    ours = [configured(run, {"batch": 7}) for run in some]
+    assert command(Recorded(item, tmp_path / "short", ours)) == f"{told} --set training.batch=7 --name short"
+    ours = [configured(run, {"batch": {first.name: 7, second.name: 8}[run.point]}) for run in some]
+    assert command(Recorded(item, tmp_path / "fig4a", ours)) == f"{told}  # training.batch by point: 7, 8"
 
 
 def test_the_command_writes_the_page_where_it_is_told_and_twice_the_same(run, tmp_path):
