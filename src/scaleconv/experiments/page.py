@@ -163,6 +163,7 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
     size = "their own sizes" if data.size is None else f"{data.size[0]}×{data.size[1]} pixels ({data.fit})"
     images = first.config["data"]
     channels, threads = counted(data.channels, "channel"), counted(first.environment["threads"], "thread")
+    skipped = counted(len(data.folder.skipped), "file")
     weights = "\n".join(f"- {title(r.model)}, seed {r.seed}: `{recipe(r)}`" for r in records)
     blocks = [
         f"# {name}: which network to take",
@@ -171,7 +172,7 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         "![Accuracy at every scale of the test images](accuracy.png)",
         *markdown_blocks(make_page_tables(records)),
         f"{network['name']} on {images['train']} training and {images['test']} test images of "
-        f"{len(data.folder.classes)} classes, {size}, {channels}; {len(data.folder.skipped)} files left out "
+        f"{len(data.folder.classes)} classes, {size}, {channels}; {skipped} left out "
         f"(skipped.txt). {training['epochs']} epochs, batch {training['batch']}, {training['optimizer']}, rate "
         f"{training['learning_rate']:g}; {first.environment['device']}, {threads}. Test images are rescaled about "
         "their centre on a canvas of the same size, with the edge repeated around smaller ones. The "
