@@ -150,6 +150,7 @@ def test_a_table_of_methods_is_drawn_beside_the_paper_and_by_epoch():
     assert errors.paper == {0.0: (6.1,), 1.0: (3.48, 0.23)}
     means = [(line.model, line.summaries[1].mean, line.summaries[3].mean) for line in training.lines]
     assert means == [("convnet", 9.0, 4.5), ("ensemble", 6.0, 3.0)]
+    assert (errors.log_x, errors.log_y, training.log_x, training.log_y) == (False, False, False, True)
     (alone,) = make_panels(load_item("table1"), table_records({"pixels": [20.0, 20.0]}))
     assert alone.lines[0].summaries[0.0].mean == 20
 
