@@ -35,7 +35,7 @@ RULE = (
 
 
 def title(model: str) -> str:
-    return TITLES[model]
+    return TITLES.get(model, model)
 
 
 def is_of_images(records: Sequence[Record]) -> bool:

@@ -428,7 +428,9 @@ def training_cost_table(records: Sequence[Record]) -> Table:
         runs = of_model(records, model)
         seconds = median(run.seconds / run.runs_together for run in runs)
         parameters = joined(f"{run.parameters:,}" for run in runs)
-        rows.append((TITLES[model], parameters, f"{seconds:.3g}", f"{fmean(len(run.history) for run in runs):.0f}"))
+        rows.append(
+            (TITLES.get(model, model), parameters, f"{seconds:.3g}", f"{fmean(len(run.history) for run in runs):.0f}")
+        )
     return Table("Cost of training", ("method", "parameters", "device seconds of a run", "epochs"), rows)
 
 

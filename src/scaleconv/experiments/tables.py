@@ -155,6 +155,7 @@ def make_panels(item: Any, records: Sequence[Record]) -> list[Panel]:
 
 @make_panels.register
 def _panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    records = [record for record in records if record.model in TITLES]  # others have no colour
     if item.is_table:
         return _method_panels(item, records)
     kind = item.settings.measure.kind
@@ -242,8 +243,8 @@ def _model_panel(item: Experiment, records: Sequence[Record], series: str, title
 
 def model_lines(records: Sequence[Record], series: str) -> list[Line]:
     """A line per model: the values of a series, or the test errors by point if none is named."""
-    models = models_of(records)
-    return [Line(model, TITLES[model], series_values(of_model(records, model), series)) for model in models]
+    titles = {model: TITLES.get(model, model) for model in models_of(records)}
+    return [Line(model, title, series_values(of_model(records, model), series)) for model, title in titles.items()]
 
 
 def series_values(records: Sequence[Record], series: str) -> Values:
@@ -265,9 +266,9 @@ def of_model(records: Sequence[Record], model: str) -> list[Record]:
 
 
 def models_of(records: Sequence[Record]) -> list[str]:
-    """The methods that were run, in the order of `METHODS`."""
+    """The methods that were run, in the order of `METHODS`, then those that it does not have."""
     present = {record.model for record in records}
-    return [model for model in TITLES if model in present]
+    return [*(model for model in TITLES if model in present), *sorted(present - set(TITLES))]
 
 
 def make_tables(item: Item, records: Sequence[Record]) -> list[Table]:
@@ -364,7 +365,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        return TITLES[self.model]
+        return TITLES.get(self.model, self.model)
 
 
 def run_errors(records: Sequence[Record]) -> dict[str, dict[Repeat, float]]:
