@@ -35,29 +35,26 @@ def test_a_number_is_the_same_if_it_lies_in_the_interval(low, high, expected):
     assert compare(None, 2.0) is None
 
 
-# 3.48 ± 0.23 over six folds, ours without any spread: t₅ · 0.23 / √6 = 0.2414.
+# 3.48 ± 0.23 over six folds, ours without any spread: t₅ · 0.23 / √6 = 0.2414. Of RBMs the paper has no deviation.
 @pytest.mark.parametrize(
-    ("error", "expected"), [(3.72, "same"), (3.73, "worse"), (3.24, "same"), (3.23, "better"), (0.45, "better")]
+    ("model", "errors", "expected"),
+    [
+        *(("convnet", (3.72,) * 6, "same"), ("convnet", (3.73,) * 6, "worse")),
+        *(("convnet", (3.24,) * 6, "same"), ("convnet", (3.23,) * 6, "better"), ("convnet", (0.45,) * 6, "better")),
+        *(("rbm", (5.0, 7.0), "same"), ("rbm", (6.11, 6.11), "worse"), ("rbm", (6.09, 6.09), "better")),
+    ],
 )
-def test_a_mean_of_table_1_is_compared_by_the_deviation_of_the_papers_six_folds(error, expected):
-    records = [record("convnet", fold, error) for fold in range(6)]
-    assert verdict("table1", "ConvNet: 3.48 ± 0.23 %", records) == expected
+def test_a_mean_of_table_1_is_compared_by_the_deviation_of_the_papers_six_folds_and_ours(model, errors, expected):
+    paper = {"convnet": "ConvNet: 3.48 ± 0.23 %", "rbm": "RBM: 6.10 %"}[model]
+    assert verdict("table1", paper, table_records({model: errors})) == expected
 
 
 def test_our_own_spread_widens_the_interval_of_table_1():
     """Seven folds of deviation 0.32: t₅ · √(0.32² / 7 + 0.23² / 6) = 0.40 instead of 0.24."""
     spread = [-0.45, -0.3, -0.15, 0, 0.15, 0.3, 0.45]
-    found = claims("table1", [record("convnet", fold, 3.8 + one) for fold, one in enumerate(spread)])
-    assert found["ConvNet: 3.48 ± 0.23 %"].verdict == "same"
-    assert found["ConvNet: 3.48 ± 0.23 %"].ours == "3.80 %; difference to the paper +0.32 [−0.08, +0.72], n = 7"
-
-
-@pytest.mark.parametrize(
-    ("errors", "expected"), [((5.0, 7.0), "same"), ((6.11, 6.11), "worse"), ((6.09, 6.09), "better")]
-)
-def test_a_number_without_deviation_is_compared_with_our_spread_alone(errors, expected):
-    records = table_records({"rbm": list(errors)})
-    assert verdict("table1", "RBM: 6.10 %", records) == expected
+    found = claims("table1", table_records({"convnet": [3.8 + one for one in spread]}))["ConvNet: 3.48 ± 0.23 %"]
+    assert found.verdict == "same"
+    assert found.ours == "3.80 %; difference to the paper +0.32 [−0.08, +0.72], n = 7"
 
 
 # Of the paper's means 3.13 / 3.48 is 0.8994, 3.13 / 3.58 is 0.8743, 3.58 / 3.48 is 1.0287, 5.5 / 6.1 is 0.9016.
@@ -155,11 +152,11 @@ def test_an_error_grows_more_slowly_if_its_slope_is_clearly_smaller(errors, expe
     assert found.ours.startswith(f"{slope:.2f} against 4.00 points per unit of half-width; difference ")
 
 
-def at_scales(convnet, si_convnet):
-    """Two folds with the same errors at 0.4, 1 and 1.6."""
+def at_scales(*errors):
+    """Two folds with the same errors of ConvNet and of SI-ConvNet at 0.4, 1 and 1.6."""
     return [
-        record(model, fold, sum(errors) / 3, series={"test_error": ((0.4, 1.0, 1.6), errors)}, kind="test_scales")
-        for model, errors in (("convnet", convnet), ("si_convnet", si_convnet))
+        record(model, fold, sum(found) / 3, series={"test_error": ((0.4, 1.0, 1.6), found)}, kind="test_scales")
+        for model, found in zip(("convnet", "si_convnet"), errors, strict=True)
         for fold in (0, 1)
     ]
 
@@ -185,39 +182,31 @@ def test_the_reduction_on_average_is_the_mean_of_those_at_each_scale():
     assert found["error vs ConvNet at scale 1.6: −47 %"].ours == "−50.0 % [−50.0, −50.0], n = 2"
 
 
-def scores(convnet, si_convnet):
-    """Of two folds, a pair of scores for each layer."""
-    return [
-        record(model, fold, series={"trained": ((1, 2), [layer[fold] for layer in layers])}, kind="invariance")
-        for model, layers in (("convnet", convnet), ("si_convnet", si_convnet))
-        for fold in (0, 1)
-    ]
-
-
+# ConvNet has 10 and 15 at the first layer, 20 and 25 at the second, SI-ConvNet 15 and 20 at the first.
 @pytest.mark.parametrize(
-    ("second", "expected"), [((21, 26), "same"), ((21, 25.5), "worse"), ((20, 25), "worse"), ((19, 24), "worse")]
+    ("second", "expected", "difference"),
+    [
+        ((21, 26), "same", "+1.00 [+1.00, +1.00]"),
+        ((21, 25.5), "worse", "+0.75 [−2.43, +3.93]"),
+        ((20, 25), "worse", "+0.00 [+0.00, +0.00]"),
+        ((19, 24), "worse", "−1.00 [−1.00, −1.00]"),
+    ],
 )
-def test_every_layer_must_be_clearly_more_invariant(second, expected):
-    records = scores([(10, 15), (20, 25)], [(15, 20), second])
-    assert verdict("fig3", LAYERS, records) == expected
-
-
-def test_layers_are_named_with_their_difference():
-    found = claims("fig3", scores([(10, 15), (20, 25)], [(15, 20), (19, 24)]))[LAYERS]
-    assert found.ours == "relu1 +5.00 [+5.00, +5.00]; pool1 −1.00 [−1.00, −1.00]; n = 2"
+def test_every_layer_must_be_clearly_more_invariant(second, expected, difference):
+    scores = {("convnet", 0): (10, 20), ("convnet", 1): (15, 25)}
+    scores |= {("si_convnet", fold): (15 + 5 * fold, second[fold]) for fold in (0, 1)}
+    records = [record(*run, series={"trained": ((1, 2), found)}, kind="invariance") for run, found in scores.items()]
+    found = claims("fig3", records)[LAYERS]
+    assert found.verdict == expected
+    assert found.ours == f"relu1 +5.00 [+5.00, +5.00]; pool1 {difference}; n = 2"
 
 
 @pytest.mark.parametrize(("operations", "expected"), [(9.9, "better"), (10.0, "same"), (10.1, "worse")])
 def test_operations_at_the_largest_scale_2_are_compared_with_the_papers_factor(operations, expected):
     counts = {"conv2d": 1, "formula": 10.1, "direct": 19.6, "si_conv2d": operations}
+    series = {"operations count": ((2.0,), (1,))}
     records = [
-        record(
-            model,
-            0,
-            None,
-            "layer1",
-            series={"operations largest": ((1.0, 2.0), (1, count)), "operations count": ((2.0,), (1,))},
-        )
+        record(model, 0, None, "layer1", series={**series, "operations largest": ((1.0, 2.0), (1, count))})
         for model, count in counts.items()
     ]
     (claim,) = claims("cost", records).values()
@@ -253,13 +242,10 @@ def test_in_the_field_the_layer_must_be_below_the_plain_network_and_the_cropped_
 
 @pytest.mark.parametrize(("error", "expected"), [(1.69, "better"), (1.70, "same"), (1.71, "worse")])
 def test_a_published_number_is_compared_with_the_lowest_of_ours(error, expected):
-    found = claims("lead", field_records({"deep_cnn": (2.5, 2.0), "pyramid_deep_cnn": (error, 2.1)}))
-    assert found["published at 28: 1.70 %"].verdict == expected
-    assert found["published at 28: 1.70 %"].ours.startswith(f"ScaleInvariant(deep CNN) {error:.2f} %")
-    assert found["published at 28+: 1.76 %"].ours.startswith("Deep CNN 2.00 %")
-    assert set(found) == {"published at 28: 1.70 %", "published at 28+: 1.76 %"}
-
-
-def test_no_published_number_is_judged_by_a_baseline_alone():
-    found = claims("lead", field_records({"deep_cnn": (2.5, 2.0)}))
-    assert found["published at 28: 1.70 %"].verdict is None
+    baseline = {"deep_cnn": (2.5, 2.0)}
+    first, second = check_claims(load_item("lead"), field_records({**baseline, "pyramid_deep_cnn": (error, 2.1)}))
+    assert (first.paper, first.verdict) == ("published at 28: 1.70 %", expected)
+    assert first.ours.startswith(f"ScaleInvariant(deep CNN) {error:.2f} %")
+    assert second.paper == "published at 28+: 1.76 %"
+    assert second.ours.startswith("Deep CNN 2.00 %")
+    assert verdict("lead", first.paper, field_records(baseline)) is None  # a baseline alone decides nothing

@@ -1,6 +1,7 @@
 """The command `explain`: a prediction in words, a picture of all layers, and one line for what cannot be explained."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,13 +24,9 @@ ONE_EPOCH = TrainingSettings(epochs=1)
 def weights(tmp_path_factory):
     """Of both networks of Table 1, trained for one epoch."""
     changes = {"data.train": 100, "network.maps": [2, 3], "network.hidden": 8, "training.epochs": 1, "folds": [0]}
-    folder = tmp_path_factory.mktemp("results") / "tiny"
-    run_experiment(
-        load_experiment("table1", "quick", {**changes, "models": ["convnet", "si_convnet", "pixels"]}), folder
-    )
-    return {
-        name: folder / "weights" / f"{name}-fold0-seed0.safetensors" for name in ("convnet", "si_convnet", "pixels")
-    }
+    folder, models = tmp_path_factory.mktemp("results") / "tiny", ["convnet", "si_convnet", "pixels"]
+    run_experiment(load_experiment("table1", "quick", {**changes, "models": models}), folder)
+    return {name: folder / "weights" / f"{name}-fold0-seed0.safetensors" for name in models}
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +52,19 @@ def digit(tmp_path):
     return tmp_path / "digit.png"
 
 
-def test_the_command_prints_the_prediction_and_draws_it(run, digit, weights, tmp_path):
-    code, output, errors = run("explain", digit, "--checkpoint", weights["si_convnet"], "--out", "seen.svg")
+def explained(run, image, checkpoint):
+    """What the command prints, but for the last line, and the text of the picture it draws."""
+    code, output, errors = run("explain", image, "--checkpoint", checkpoint, "--out", "seen.svg")
     assert (code, errors) == (0, "")
-    prediction, path, _ = output.splitlines()
     says_next(output, "open seen.svg")
-    assert prediction.startswith(f"{digit}: class ")
+    prediction, path, _ = output.splitlines()
+    assert prediction.startswith(f"{image}: class ")
     assert path == "seen.svg"
-    text = (tmp_path / "seen.svg").read_text()
+    return prediction, Path(path).read_text()
+
+
+def test_the_command_prints_the_prediction_and_draws_it(run, digit, weights):
+    _, text = explained(run, digit, weights["si_convnet"])
     for words in ("stages.conv1: winning scale", "stages.conv2: winning scale", "response at ×1.59", "% sure"):
         assert words in text
 
@@ -100,11 +102,9 @@ def test_the_mean_of_the_training_digits_is_subtracted(weights, digit):
 
 def test_a_network_for_a_folder_is_explained_with_the_names_of_its_classes(run, photos, tmp_path):
     photo = write_image(tmp_path / r"5$ or \x$.png", size=(16, 16))  # which is no formula
-    code, output, errors = run("explain", photo, "--checkpoint", photos["convnet"], "--out", "seen.svg")
-    assert (code, errors) == (0, "")
-    name = output.partition(": class ")[2].partition(",")[0]
+    prediction, text = explained(run, photo, photos["convnet"])
+    name = prediction.partition(": class ")[2].partition(",")[0]
     assert name in ("cat", "dog")
-    text = (tmp_path / "seen.svg").read_text()
     for words in (f">{name}<", r"5$ or \x$.png: class", "stages.conv1: winning scale", "response at ×1.5"):
         assert words in text
 
@@ -112,12 +112,10 @@ def test_a_network_for_a_folder_is_explained_with_the_names_of_its_classes(run, 
 def test_a_mask_is_predicted_in_place_of_a_class(run, photos, tmp_path):
     photo = write_image(tmp_path / "photo.png", size=(16, 16), mode="L")
     assert load_trained(photos["unet"]).explain(torch.rand(1, 16, 16)).prediction.shape == (16, 16)
-    code, output, errors = run("explain", photo, "--checkpoint", photos["unet"], "--out", "seen.svg")
-    assert (code, errors) == (0, "")
-    assert "% of the pixels, mean confidence" in output
-    text = (tmp_path / "seen.svg").read_text()
-    for words in ("prediction, ", "bottom.conv1: winning scale"):
-        assert words in text
+    prediction, text = explained(run, photo, photos["unet"])
+    assert "% of the pixels, mean confidence" in prediction
+    assert "prediction, " in text
+    assert "bottom.conv1: winning scale" in text
 
 
 def test_what_cannot_be_explained_is_one_line(run, digit, weights, photos, tmp_path):
@@ -133,10 +131,11 @@ def test_what_cannot_be_explained_is_one_line(run, digit, weights, photos, tmp_p
     refused(run("explain", digit, "--checkpoint", digit), "`checkpoint` must hold the weights of a finished run")
     refused(run("explain", digit, "--checkpoint", tmp_path / "none"), "cannot read the checkpoint")
     refused(run("explain", digit, "--checkpoint", ours, "--out", "seen.txt"), "`out` must end in .png or .svg")
-
-
-def test_the_state_of_an_unfinished_run_is_one_line(run, digit, photos, tmp_path):
-    """It has the weights by other names, beside those of the optimiser."""
+    folder = ours.parent
+    for place in (folder, folder.parent):
+        such = f"got {place}, a folder, and not one of its files, such as {folder}/convnet"
+        refused(run("explain", digit, "--checkpoint", place), "`checkpoint` must hold the weights", such)
+    # The state of an unfinished run has the weights by other names, beside those of the optimiser.
     found, path = load_checkpoint(photos["convnet"]), tmp_path / "unfinished.safetensors"
     renamed = {f"network.{name}": tensor for name, tensor in found.tensors.items()}
     write_checkpoint(path, Checkpoint(found.run, found.history, renamed))
@@ -174,17 +173,9 @@ def test_a_dense_prediction_is_described_by_shares_of_the_pixels():
 
 
 def test_scenes_are_drawn_where_the_weights_of_both_networks_are(tmp_path):
-    changes = {
-        "network.maps": [2, 3],
-        "network.scales": [1.0, 1.5],
-        "training.epochs": 1,
-        "data.train": 60,
-        "data.test": 60,
-        "measure.digits": 5,
-        "measure.scales": [1.0],
-        "folds": [0],
-        "points": [{"name": "near", "set": {"data.scales": "uniform:0.9,1.1"}}],
-    }
+    changes = {"network.maps": [2, 3], "network.scales": [1.0, 1.5], "data.train": 60, "data.test": 60, "epochs": 1}
+    changes |= {"measure.digits": 5, "measure.scales": [1.0], "folds": [0]}
+    changes["points"] = [{"name": "near", "set": {"data.scales": "uniform:0.9,1.1"}}]
     assert draw_predictions(tmp_path / "scenes-tiny", tmp_path, "scenes") == []
     run_experiment(load_experiment("scenes", "quick", changes), tmp_path / "scenes-tiny")
     (path,) = draw_predictions(tmp_path / "scenes-tiny", tmp_path, "scenes")

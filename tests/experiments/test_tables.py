@@ -18,7 +18,6 @@ from scaleconv.experiments.tables import (
     make_rows,
     make_tables,
     panel_table,
-    signed_percent,
     summaries,
 )
 
@@ -28,10 +27,9 @@ FIG4A = load_item("fig4a")
 
 
 def without(model, **at):
-    """The records of fig4a without some of a model."""
-    return [
-        r for r in CURVES["fig4a"] if r.model != model or any(getattr(r, key) != value for key, value in at.items())
-    ]
+    """The records of fig4a without those of a model at these places."""
+    places = {"model": model, **at}.items()
+    return [one for one in CURVES["fig4a"] if any(getattr(one, key) != value for key, value in places)]
 
 
 def test_a_row_has_ours_beside_the_papers_and_the_change_against_the_baseline():
@@ -71,10 +69,8 @@ def test_csv_and_json_hold_the_unrounded_numbers():
     assert float(changes["si_convnet", "9, 16"]) == pytest.approx(-100 / 3, abs=1e-12)
     found = summaries(FIG4A, CURVES["fig4a"])["convnet"]
     assert (found["mean"], found["std"], found["n"]) == (7, pytest.approx(2**0.5), 2)  # of 6 and 8, one for each fold
-    assert [(point["x"], point["label"], point["mean"]) for point in found["points"]] == [
-        (0.25, "9, 16", 9),
-        (1.0, "36, 64", 5),
-    ]
+    points = [(point["x"], point["label"], point["mean"]) for point in found["points"]]
+    assert points == [(0.25, "9, 16", 9), (1.0, "36, 64", 5)]
 
 
 def test_a_table_of_a_curve_has_a_row_per_point_and_the_mean_of_all():
@@ -116,13 +112,6 @@ def test_only_repeats_that_both_have_are_compared_and_a_baseline_of_zero_is_not(
     assert Panel("", "", "", zero, baseline="convnet").change(zero[1], 1.0) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(-12.34, "−12.3 %"), (3.14, "+3.1 %"), (0.04, "0.0 %"), (-0.04, "0.0 %"), (None, "–")]
-)
-def test_a_change_has_a_sign_unless_it_rounds_to_nothing(value, text):
-    assert signed_percent(value) == text
-
-
 def test_what_is_measured_at_several_points_has_panels_for_each():
     made = [
         record(model, 0, error, point, x, series={"test_error": ((0.4, 1.6), (error, error))}, kind="test_scales")
@@ -139,39 +128,31 @@ def test_what_is_measured_at_several_points_has_panels_for_each():
 def test_measures_have_the_panels_that_show_them():
     (scores,) = make_panels(load_item("fig3"), CURVES["fig3"])
     assert (scores.kind, scores.labels[1.0], scores.compared) == ("bars", "relu1", [])
-    assert [(line.title, line.control, line.at(2).mean) for line in scores.lines] == [
+    assert [(line.title, line.control, line.summaries[2].mean) for line in scores.lines] == [
         *(("ConvNet", False, 20), ("SI-ConvNet", False, 25)),
         *(("ConvNet, random weights", True, 5), ("SI-ConvNet, random weights", True, 5)),
     ]
     assert summaries(load_item("fig3"), CURVES["fig3"])["convnet"]["mean"] == 20  # not of its random weights
     winners = make_panels(load_item("winners"), CURVES["winners"])
-    assert [(panel.title, panel.kind, [line.title for line in panel.lines]) for panel in winners] == [
-        ("conv1", "shares", ["×1", "×2"]),
-        ("conv2", "shares", ["×1", "×2"]),
-    ]
+    shares = [(panel.title, panel.kind, [line.title for line in panel.lines]) for panel in winners]
+    assert shares == [("conv1", "shares", ["×1", "×2"]), ("conv2", "shares", ["×1", "×2"])]
     distances = make_panels(load_item("equivariance"), CURVES["equivariance"])
-    assert [(panel.title, panel.baseline, panel.lines[0].at(0.5).mean) for panel in distances] == [
-        ("relu1", "", 0.4),
-        ("relu3", "", 0.4),
-    ]
+    means = [(panel.title, panel.baseline, panel.lines[0].summaries[0.5].mean) for panel in distances]
+    assert means == [("relu1", "", 0.4), ("relu3", "", 0.4)]
 
 
 def test_a_table_of_methods_is_drawn_beside_the_paper_and_by_epoch():
     records = table_records({"convnet": [4.0, 5.0], "ensemble": [3.0], "rbm": [6.0], "pixels": [20.0]})
     errors, training = make_panels(load_item("table1"), records)
     assert [errors.label(x) for x in errors.xs] == ["RBM", "ConvNet", "Input-pyramid ensemble"]  # pixels would be large
-    assert [list(line.values[x].values()) for x, line in zip(errors.xs, errors.lines, strict=True)] == [
-        [6],
-        [4, 5],
-        [3],
-    ]
+    values = [list(line.values[x].values()) for x, line in zip(errors.xs, errors.lines, strict=True)]
+    assert values == [[6], [4, 5], [3]]
     assert errors.paper == {0.0: (6.1,), 1.0: (3.48, 0.23)}
-    assert [(line.model, line.at(1).mean, line.at(3).mean) for line in training.lines] == [
-        ("convnet", 9.0, 4.5),
-        ("ensemble", 6.0, 3.0),
-    ]
+    means = [(line.model, line.summaries[1].mean, line.summaries[3].mean) for line in training.lines]
+    assert means == [("convnet", 9.0, 4.5), ("ensemble", 6.0, 3.0)]
+    assert (errors.log_x, errors.log_y, training.log_x, training.log_y) == (False, False, False, True)
     (alone,) = make_panels(load_item("table1"), table_records({"pixels": [20.0, 20.0]}))
-    assert alone.lines[0].at(0.0).mean == 20
+    assert alone.lines[0].summaries[0.0].mean == 20
 
 
 def test_errors_by_epoch_are_those_of_epochs_in_which_all_runs_were_tested():

@@ -14,6 +14,7 @@ One fold has no interval: it decides nothing, and neither does a point that is m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import sub
 from statistics import fmean
 
 from ..metrics import MOST_PAIRS, Interval, Summary, interval, sign_flip_test
@@ -24,13 +25,15 @@ from .tables import (
     ByRepeat,
     Line,
     Panel,
-    Repeat,
+    Values,
     as_stated,
+    bounds,
     make_panels,
     mean_over_points,
     paired,
     relative_change,
     run_errors,
+    signed_mean,
     signed_percent,
 )
 
@@ -82,7 +85,7 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
             values = list(errors[model].values())
             found = interval(values, against=Summary(mean, std[0], PAPER_FOLDS) if std else None)
             paper = f"{TITLES[model]}: {as_stated(item.paper[model])} %"
-            ours = f"{fmean(values):.2f} %{_gap(found, mean) if std else _bounds(found)}, n = {len(values)}"
+            ours = f"{fmean(values):.2f} %{_gap(found, mean) if std else bounds(found)}, n = {len(values)}"
             claims.append(Claim(paper, ours, compare(found, mean)))
     for model, other in PAIRS:
         both = paired(errors.get(model, {}), errors.get(other, {}), relative_change)
@@ -95,23 +98,22 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
 
 def _below(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The network with scale-invariant layers has the lower error at every point."""
-    return [claim for ours, base in BELOW for claim in _below_one(item, records, ours, base)]
-
-
-def _below_one(item: Item, records: Sequence[Record], ours: str, base: str) -> list[Claim]:
-    panel, lines = _compared(item, records, ours, base)
-    if not lines:
-        return []
-    gaps = _differences(panel, lines)
-    found = {x: interval(list(gap.values())) for x, gap in gaps.items() if gap}
-    below = sum(each is not None and each.high < 0 for each in found.values())
-    above = sum(each is not None and each.low > 0 for each in found.values())
-    missing = len(panel.xs) - len(found)
-    text = f"below at {below} of {len(found)}, above at {above}; {_difference(mean_over_points(gaps), 'on average ')}"
-    text += f"; {missing} not measured yet" if missing else ""
-    undecided = missing or any(each is None for each in found.values())
-    verdict = WORSE if above else None if undecided else SAME if below == len(found) else WORSE
-    return [Claim(f"{TITLES[ours]} below {TITLES[base]} at every point", text, verdict)]
+    claims = []
+    for ours, base in BELOW:
+        panel, lines = _compared(item, records, ours, base)
+        if not lines:
+            continue
+        gaps = _differences(panel, lines)
+        found = [interval([*gap.values()]) for gap in gaps.values() if gap]
+        below = sum(each is not None and each.high < 0 for each in found)
+        above = sum(each is not None and each.low > 0 for each in found)
+        missing = len(panel.xs) - len(found)
+        average = _difference(mean_over_points(gaps), "on average ")
+        text = f"below at {below} of {len(found)}, above at {above}; {average}"
+        text += f"; {missing} not measured yet" if missing else ""
+        verdict = WORSE if above else None if missing or None in found else SAME if below == len(found) else WORSE
+        claims.append(Claim(f"{TITLES[ours]} below {TITLES[base]} at every point", text, verdict))
+    return claims
 
 
 def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -122,11 +124,10 @@ def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
     for x in panel.xs:
         values = {line.title: list(line.values[x].values()) for line in panel.lines if line.values.get(x)}
         if (label := panel.label(x)) in item.paper and values:
-            title = min(values, key=lambda each: fmean(values[each]))
-            found, best = interval(values[title]), item.paper[label][0]
-            text = f"{title} {fmean(values[title]):.2f} %{_bounds(found)}, n = {len(values[title])}"
-            complete = all(TITLES[model] in values for model in models)
-            verdict = compare(found, best) if complete else None
+            title, ours = min(values.items(), key=lambda entry: fmean(entry[1]))
+            found, best = interval(ours), item.paper[label][0]
+            text = f"{title} {fmean(ours):.2f} %{bounds(found)}, n = {len(ours)}"
+            verdict = compare(found, best) if all(TITLES[model] in values for model in models) else None
             claims.append(Claim(f"published at {label}: {best:.2f} %", text, verdict))
     return claims
 
@@ -160,9 +161,8 @@ def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
         where = name.partition(" at ")[2]
         found = changes.get(float(where), {}) if where else mean_over_points(changes)
         if found:
-            text = (
-                f"error vs {TITLES[BASE]} {f'at scale {where}' if where else 'on average'}: {signed_percent(-paper, 0)}"
-            )
+            place = f"at scale {where}" if where else "on average"
+            text = f"error vs {TITLES[BASE]} {place}: {signed_percent(-paper, 0)}"
             claims.append(_percentage(text, list(found.values()), -paper))
     return claims
 
@@ -173,11 +173,8 @@ def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
     if not lines or len(panel.xs) < 2:
         return []
     low, high = panel.xs[0], panel.xs[-1]
-
-    def slope(late: float, early: float) -> float:
-        return (late - early) / (high - low)
-
-    ours, base = (paired(line.values.get(high, {}), line.values.get(low, {}), slope) for line in lines)
+    rises = (paired(line.values.get(high, {}), line.values.get(low, {})) for line in lines)
+    ours, base = ({repeat: rise / (high - low) for repeat, rise in each.items()} for each in rises)
     slower = paired(ours, base)
     if not slower:
         return []
@@ -194,12 +191,11 @@ def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
     gaps = {x: gap for x, gap in _differences(panel, lines).items() if gap} if lines else {}
     if not gaps:
         return []
-    found = {x: interval(list(gap.values())) for x, gap in gaps.items()}
-    each_layer = [f"{panel.label(x)} {_signed(list(gap.values()))}" for x, gap in gaps.items()]
-    text = f"{'; '.join(each_layer)}; n = {min(map(len, gaps.values()))}"
-    verdict = None
-    if all(found.values()) and len(found) == len(panel.xs):
-        verdict = SAME if all(each is not None and each.low > 0 for each in found.values()) else WORSE
+    layers = "; ".join(f"{panel.label(x)} {signed_mean([*gap.values()], 2)}" for x, gap in gaps.items())
+    text = f"{layers}; n = {min(map(len, gaps.values()))}"
+    found, verdict = [each for gap in gaps.values() if (each := interval([*gap.values()]))], None
+    if len(found) == len(panel.xs):
+        verdict = SAME if all(each.low > 0 for each in found) else WORSE
     return [Claim(f"{TITLES[OURS]} more invariant at every layer", text, verdict)]
 
 
@@ -207,7 +203,7 @@ def _operations(item: Item, records: Sequence[Record]) -> list[Claim]:
     """The paper's formula at the paper's scales, and the operations that are counted there: exact, without interval."""
     claims = []
     for panel in make_panels(item, records):
-        at = {line.model: line.at(2.0) for line in panel.lines}
+        at = {line.model: line.summaries.get(2.0) for line in panel.lines}
         formula, chosen, direct = (at.get(name) for name in ("formula", "si_conv2d", "direct"))
         if formula and chosen and direct and panel.x.startswith("largest"):
             text = f"formula ×{formula.mean:.1f}; counted ×{direct.mean:.1f} direct, ×{chosen.mean:.1f} as we do it"
@@ -234,9 +230,7 @@ def _compared(
     return panel, ((found[ours], found[base]) if ours in found and base in found else None)
 
 
-def _differences(
-    panel: Panel, lines: Networks, combine: Callable[[float, float], float] = lambda a, b: a - b
-) -> dict[float, dict[Repeat, float]]:
+def _differences(panel: Panel, lines: Networks, combine: Callable[[float, float], float] = sub) -> Values:
     """The first network less the second at each x, for each repeat."""
     return {x: paired(lines[0].values.get(x, {}), lines[1].values.get(x, {}), combine) for x in panel.xs}
 
@@ -254,11 +248,7 @@ def _difference(by_repeat: ByRepeat, about: str = "difference ") -> str:
     if not values:
         return "no fold has every point"
     p = f", p = {sign_flip_test(values):.3f}" if len(values) <= MOST_PAIRS else ""
-    return f"{about}{_signed(values)}{p}, n = {len(values)}"
-
-
-def _signed(values: Sequence[float]) -> str:
-    return f"{fmean(values):+.2f}{_bounds(interval(values), '+')}".replace("-", "−")
+    return f"{about}{signed_mean(values, 2)}{p}, n = {len(values)}"
 
 
 def _gap(found: Interval | None, paper: float) -> str:
@@ -266,11 +256,7 @@ def _gap(found: Interval | None, paper: float) -> str:
     if found is None:
         return ""
     gap = Interval(*(value - paper for value in (found.mean, found.low, found.high)))
-    return f"; difference to the paper {gap.mean:+.2f}{_bounds(gap, '+')}".replace("-", "−")
-
-
-def _bounds(found: Interval | None, sign: str = "") -> str:
-    return "" if found is None else f" [{found.low:{sign}.2f}, {found.high:{sign}.2f}]"
+    return f"; difference to the paper {gap.mean:+.2f}{bounds(gap, '+.2f')}".replace("-", "−")
 
 
 CHECKS: dict[str, Callable[[Item, Sequence[Record]], list[Claim]]] = {

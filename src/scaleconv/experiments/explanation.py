@@ -19,7 +19,7 @@ from ..inspection.pictures import finish_panel, reach_of, scale_bar, show_image,
 from ..models import Classifier
 from ..models.networks import Size
 from ..nn import SIConv2d
-from .checkpoint import Checkpoint, load_checkpoint
+from .checkpoint import load_checkpoint
 from .methods import TITLES
 from .settings import SceneData, Settings, brief
 from .sources import compose, divide, images_of
@@ -81,26 +81,19 @@ def load_network(path: Path) -> tuple[Classifier, Settings]:
         OSError: the file cannot be read.
         ValueError: it is damaged, or of no network.
     """
-    _read(path)
-    try:
-        return load_run(path)
-    except ValueError as error:  # it speaks of arguments of its own
-        raise ValueError(f"{_refusal(path)} ({brief(error)})") from None
-
-
-def _read(path: Path) -> Checkpoint:
+    refusal = f"`checkpoint` must hold the weights of a finished run, from its folder weights, got {path}"
     if path.is_dir():
         weights = sorted([*path.glob("*.safetensors"), *path.glob("weights/*.safetensors")])
         such = f", and not one of its files, such as {weights[0]}" if weights else ""
-        raise IsADirectoryError(f"{_refusal(path)}, a folder{such}")
+        raise IsADirectoryError(f"{refusal}, a folder{such}")
     try:
-        return load_checkpoint(path)
+        load_checkpoint(path)
     except ValueError:  # its message says to delete the file, which may be anything here
-        raise ValueError(f"{_refusal(path)}, which is damaged or something else") from None
-
-
-def _refusal(path: Path) -> str:
-    return f"`checkpoint` must hold the weights of a finished run, from its folder weights, got {path}"
+        raise ValueError(f"{refusal}, which is damaged or something else") from None
+    try:
+        return load_run(path)
+    except ValueError as error:  # it speaks of arguments of its own
+        raise ValueError(f"{refusal} ({brief(error)})") from None
 
 
 def prediction_text(found: Explanation, classes: Sequence[str]) -> str:
@@ -121,14 +114,7 @@ def prediction_text(found: Explanation, classes: Sequence[str]) -> str:
 def draw_explanation(
     pixels: Tensor, found: Explanation, classes: Sequence[str], title: str, paths: Sequence[Path]
 ) -> None:
-    """A row for the image, its prediction and its pyramid; a row for each layer: its winners, and its levels.
-
-    Args:
-        pixels: (C, H, W) in [0, 1].
-        found: of these pixels.
-        classes: their names.
-        title: above it.
-        paths: their endings name the formats, such as `.png`.
+    """A row for the image in [0, 1], its prediction and its pyramid; a row for each layer: its winners, and its levels.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -163,16 +149,9 @@ def draw_explanation(
 
 
 def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | None = None) -> list[Path]:
-    """Draw a scene for each point as the networks of an experiment labelled it, if their weights are there.
+    """Draw a scene for each point as the networks in a folder of results labelled it, if their weights are there.
 
-    Args:
-        results: folder of the experiment.
-        folder: of the picture.
-        name: how its name begins.
-        data_dir: directory of the digits, if they are not the embedded ones.
-
-    Returns:
-        The picture, or nothing.
+    The name of the picture begins with `name`. The digits are the embedded ones, or those in `data_dir`.
     """
     points: dict[SceneData, dict[str, Classifier]] = {}  # by the training scenes, then by method
     for path in sorted((results / "weights").glob("*fcn-*-fold0-*.safetensors")):
@@ -195,14 +174,12 @@ def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | No
         for axis, model in zip(row[2:], ("fcn", "si_fcn"), strict=False):
             with torch.no_grad():
                 predicted = found[model](pixels.unsqueeze(0)).argmax(1)[0]
-            inked = labels != BACKGROUND
-            right = 100 * float((predicted == labels)[inked].float().mean())
+            right = 100 * float((predicted == labels)[labels != BACKGROUND].float().mean())
             _show_labels(axis, predicted, f"{TITLES[model]}: {right:.0f} % of digit pixels")
         view = explain(found["si_fcn"], pixels).layers[f"network.{SHOWN_LAYER}"]
         reach = reach_of(view.scales)
-        show_scales(
-            row[4], view.winning_scale, reach, f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}", view.strength
-        )
+        heading = f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}"
+        show_scales(row[4], view.winning_scale, reach, heading, view.strength)
     scale_bar(figure, axes[:, -1], view.scales, reach)
     path = folder / f"{name}-predictions.png"
     save_figure(figure, "Scenes of digits at different scales, labelled pixel by pixel", "", [path])
@@ -246,7 +223,6 @@ def _largest(images: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def _centre(axis: Any, image: Tensor, extent: tuple[int, int]) -> None:
-    """Leave as much room as the largest level needs, so that levels are seen at their own sizes."""
-    height, width = image.shape[-2:]
-    axis.set_xlim(width / 2 - 0.5 - extent[1] / 2, width / 2 - 0.5 + extent[1] / 2)
-    axis.set_ylim(height / 2 - 0.5 + extent[0] / 2, height / 2 - 0.5 - extent[0] / 2)
+    """Make the axis as large as the largest level, so that levels are seen at their own sizes."""
+    y, x = ((size - 1) / 2 for size in image.shape[-2:])
+    axis.set(xlim=(x - extent[1] / 2, x + extent[1] / 2), ylim=(y + extent[0] / 2, y - extent[0] / 2))

@@ -25,49 +25,41 @@ from .methods import TITLES
 from .records import Record
 from .tables import Line, Panel, make_panels, relative_change, signed_percent
 
+# By colour, the methods and layers that have it: no two that are compared have the same.
 COLOURS = {
-    "convnet": "#4477aa",
-    "si_convnet": "#cc3311",
-    "hierarchical": "#228833",
-    "ensemble": "#aa7700",
-    "tiled": "#aa3377",
-    "multi_stage": "#332288",
-    "multi_column": "#117733",
-    "augmented": "#77aadd",
-    "fcn": "#004488",
-    "si_fcn": "#bb5566",
-    "unet": "#88ccee",
-    "si_unet": "#ddaa33",
-    "cnn": "#4477aa",
-    "cropped_cnn": "#999933",
-    "si_cnn": "#cc3311",
-    "pyramid_cnn": "#aa7700",
-    "deep_cnn": "#332288",
-    "pyramid_deep_cnn": "#aa3377",
-    "rbm": "#66ccee",
-    "si_rbm": "#ee6677",
-    "pixels": "#999999",
-    # The layers alone, where those are compared: as the networks made of them.
-    "conv2d": "#4477aa",
-    "si_conv2d": "#cc3311",
-    "direct": "#228833",
-    "formula": "#777777",
-    # On images of your own: as the networks of the paper, lighter where training images were rescaled.
-    "plain": "#4477aa",
-    "plain-scale": "#88bbdd",
-    "converted": "#cc3311",
-    "converted-scale": "#ee8877",
-    "pyramid": "#aa7700",
-    "pyramid-scale": "#ddbb66",
-    "own": "#555555",
-    "own-scale": "#aaaaaa",
+    name: colour
+    for colour, names in {
+        "#4477aa": ("convnet", "cnn", "plain", "conv2d"),
+        "#cc3311": ("si_convnet", "si_cnn", "converted", "si_conv2d"),
+        "#aa7700": ("ensemble", "pyramid_cnn", "pyramid"),
+        "#aa3377": ("tiled", "pyramid_deep_cnn"),
+        "#332288": ("multi_stage", "deep_cnn"),
+        "#228833": ("hierarchical", "direct"),
+        "#117733": ("multi_column",),
+        "#77aadd": ("augmented",),
+        "#004488": ("fcn",),
+        "#bb5566": ("si_fcn",),
+        "#88ccee": ("unet",),
+        "#ddaa33": ("si_unet",),
+        "#999933": ("cropped_cnn",),
+        "#66ccee": ("rbm",),
+        "#ee6677": ("si_rbm",),
+        "#999999": ("pixels",),
+        "#777777": ("formula",),
+        "#555555": ("own",),
+        # Lighter where training images were rescaled.
+        "#88bbdd": ("plain-scale",),
+        "#ee8877": ("converted-scale",),
+        "#ddbb66": ("pyramid-scale",),
+        "#aaaaaa": ("own-scale",),
+    }.items()
+    for name in names
 }
 MARKERS = {
-    **{"convnet": "s", "si_convnet": "o", "hierarchical": "^", "ensemble": "D"},
-    **{"plain": "s", "plain-scale": "s", "pyramid": "D", "pyramid-scale": "D"},
-    **{"fcn": "s", "unet": "^"},
-    **{"cnn": "s", "cropped_cnn": "^", "pyramid_cnn": "D", "pyramid_deep_cnn": "D"},
-}
+    **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn"), "s"),
+    **dict.fromkeys(("hierarchical", "unet", "cropped_cnn"), "^"),
+    **dict.fromkeys(("ensemble", "pyramid", "pyramid-scale", "pyramid_cnn", "pyramid_deep_cnn"), "D"),
+}  # of the others, "o"
 STYLES = ("-", "--", ":")  # of the panels that are drawn into one
 FORMATS = ("png", "svg")
 FEW = 20  # values of a line that have a mark and a bar each; more have a band
@@ -75,7 +67,7 @@ LETTERS = 50  # that fit under an axis
 GAP = 1  # pixels between two filters
 COLUMNS = 10  # of filters and of samples
 SHOWN = 100  # filters, the first ones and not the best
-WIDTH, HEIGHT = 4.6, 4.2  # inches of a part on a page, which a phone can show
+WIDTH, HEIGHT = 4.6, 4.2  # inches of an `<svg>` element: a phone can show it
 ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # numbers on a colour: not black and white, which follow the page
 
 Paint = Callable[[Any], None]  # into an axis
@@ -109,11 +101,8 @@ def draw_inline(panels: Sequence[Panel], name: str) -> list[str]:
     """Each part of a figure as an `<svg>` element of a page, which may be light or dark.
 
     Black and white are the colours of the page, `currentColor` and `--back`. Of a model's colour the page takes the
-    share `--ink`, the rest is white.
-
-    Args:
-        panels: what is drawn.
-        name: of the figure; two figures of a page have different ones, so that no element has the id of another.
+    share `--ink`, the rest is white. Two figures of a page have different names, so that no element has the id of
+    another.
     """
     from matplotlib import rc_context
 
@@ -160,8 +149,8 @@ def _draw_group(axis: Any, panels: Sequence[Panel]) -> None:
 
 def _methods(axis: Any, panel: Panel) -> None:
     """A bar for each method with the deviation of its folds, and the paper's under it."""
-    for place, (line, x) in enumerate(zip(panel.lines, panel.xs, strict=True)):
-        ours, colour = summarise(list(line.values[x].values())), COLOURS[line.model]
+    for line in panel.lines:
+        ((x, ours),), colour = line.summaries.items(), COLOURS[line.model]
         both = [(ours.mean, ours.std or 0.0, {"color": colour}, f"{ours.mean:.2f} (n = {ours.n})")]
         if x in panel.paper:
             mean, *std = panel.paper[x]
@@ -169,12 +158,12 @@ def _methods(axis: Any, panel: Panel) -> None:
             both.append((mean, std[0] if std else 0.0, hollow, f"{mean:.2f} (paper)"))
         height = 0.8 / len(both)
         for row, (mean, spread, kind, label) in enumerate(both):
-            at = place + (row - (len(both) - 1) / 2) * height
+            at = x + (row - (len(both) - 1) / 2) * height
             axis.barh(at, mean, height, xerr=spread, capsize=2, **kind)
             axis.annotate(label, (mean + spread, at), (4, 0), textcoords="offset points", va="center", fontsize=7)
-    axis.set_yticks(range(len(panel.lines)), _labels(panel))
+    axis.set_yticks(panel.xs, _labels(panel))
     axis.invert_yaxis()
-    axis.margins(x=0.35)  # room for the numbers
+    axis.margins(x=0.35)  # beside the bars, for the numbers
     axis.set(xlabel=f"{panel.y}, mean ± std")
     axis.grid(alpha=0.3, axis="x")
 
@@ -182,10 +171,9 @@ def _methods(axis: Any, panel: Panel) -> None:
 def _lines(axis: Any, panel: Panel, style: str) -> None:
     layer = f", {panel.title.partition(':')[0]}" if panel.group else ""
     for line in panel.lines:
-        found = {x: summary for x in panel.xs if (summary := line.at(x))}
-        repeats = " / ".join(map(str, sorted({summary.n for summary in found.values()})))
+        repeats = " / ".join(map(str, sorted({found.n for found in line.summaries.values()})))
         label = f"{line.title}{layer}" if layer else f"{line.title} (n = {repeats})"
-        _curve(axis, line, found, label=label, linestyle=style)
+        _curve(axis, line, line.summaries, label=label, linestyle=style)
     axis.set(xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
     if panel.log_y:
         axis.set_yscale("log")
@@ -203,9 +191,9 @@ def _curve(axis: Any, line: Line, found: dict[float, Summary], **look: Any) -> N
     xs, means = list(found), [summary.mean for summary in found.values()]
     spread = [summary.std or 0.0 for summary in found.values()]
     if len(xs) <= FEW:
-        axis.errorbar(xs, means, spread, **{**_style(line), **look})
+        axis.errorbar(xs, means, spread, **_mark(line), **look)
         return
-    axis.plot(xs, means, color=COLOURS[line.model], linewidth=1.5, **look)
+    axis.plot(xs, means, color=COLOURS[line.model], **look)
     low, high = ([mean + sign * std for mean, std in zip(means, spread, strict=True)] for sign in (-1, 1))
     axis.fill_between(xs, low, high, color=COLOURS[line.model], alpha=0.15, linewidth=0)
 
@@ -234,55 +222,44 @@ def _marks(axis: Any, panel: Panel) -> None:
     Not bars: those begin at 0, and hide a difference that is small beside the values.
     """
     labels = _labels(panel)
-    sideways = sum(map(len, labels)) > LETTERS
+    named, measured = ("y", "x") if sum(map(len, labels)) > LETTERS else ("x", "y")  # axes
     width = 0.6 / len(panel.lines)
     for index, line in enumerate(panel.lines):
-        found = {x: summary for x in panel.xs if (summary := line.at(x))}
+        found = line.summaries
         places = [panel.xs.index(x) + (index - (len(panel.lines) - 1) / 2) * width for x in found]
-        means = [summary.mean for summary in found.values()]
-        spread = [summary.std or 0 for summary in found.values()]
+        means, spread = [each.mean for each in found.values()], [each.std or 0 for each in found.values()]
         axis.errorbar(
-            *((means, places) if sideways else (places, means)),
-            **{"xerr" if sideways else "yerr": spread},
-            **{**_style(line), "linestyle": "none", "markersize": 6},
+            **{named: places, measured: means, f"{measured}err": spread},
+            **{**_mark(line), "linestyle": "none", "markersize": 6},
             markerfacecolor="white" if line.control else COLOURS[line.model],
-            label=f"{line.title} (n = {max((summary.n for summary in found.values()), default=0)})",
+            label=f"{line.title} (n = {max((each.n for each in found.values()), default=0)})",
         )
-    ends = (-0.5, len(panel.xs) - 0.5)
-    if sideways:
-        axis.set_yticks(range(len(panel.xs)), labels)
-        axis.set(ylim=ends[::-1], ylabel=panel.x, xlabel=f"{panel.y}, mean ± std")
-    else:
-        axis.set_xticks(range(len(panel.xs)), labels)
-        axis.set(xlim=ends, xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
+    axis.set(**{f"{named}ticks": range(len(labels)), f"{named}ticklabels": labels, f"{named}label": panel.x})
+    axis.set(**{f"{named}lim": (-0.5, len(labels) - 0.5), f"{measured}label": f"{panel.y}, mean ± std"})
+    if named == "y":
+        axis.invert_yaxis()  # the first label above
     axis.grid(alpha=0.3)
     _legend(axis)
 
 
 def _shares(axis: Any, panel: Panel) -> None:
     """Each column adds up to 100 %: a map of the means."""
-    means = [[summary.mean if (summary := line.at(x)) else 0.0 for x in panel.xs] for line in panel.lines]
+    means = [[found[x].mean if x in found else 0.0 for x in panel.xs] for found in (y.summaries for y in panel.lines)]
     image = axis.imshow(means, origin="lower", cmap="magma_r", aspect="auto", vmin=0)
     axis.figure.colorbar(image, ax=axis, label=panel.y)
-    most = max(max(row) for row in means)
+    most = max(map(max, means))
     for row, values in enumerate(means):
         for column, value in enumerate(values):
             colour = ON_DARK if value > most / 2 else ON_LIGHT
             axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
     axis.set_xticks(range(len(panel.xs)), _labels(panel))
     axis.set_yticks(range(len(panel.lines)), [line.title for line in panel.lines])
-    repeats = max((len(repeats) for line in panel.lines for repeats in line.values.values()), default=0)
+    repeats = max(found.n for line in panel.lines for found in line.summaries.values())
     axis.set(xlabel=panel.x, ylabel=f"level (n = {repeats})")
 
 
-def _style(line: Line) -> dict[str, Any]:
-    return {
-        "color": COLOURS[line.model],
-        "marker": MARKERS.get(line.model, "o"),
-        "markersize": 4,
-        "capsize": 3,
-        "linewidth": 1.5,
-    }
+def _mark(line: Line) -> dict[str, Any]:
+    return {"color": COLOURS[line.model], "marker": MARKERS.get(line.model, "o"), "markersize": 4, "capsize": 3}
 
 
 def _legend(axis: Any, long_ticks: bool = False) -> None:
@@ -296,9 +273,9 @@ def _two_and_five(value: float, _position: int) -> str:
 
 
 def _span(panel: Panel) -> float:
-    values = [
-        value for line in panel.lines for repeats in line.values.values() for value in repeats.values() if value > 0
-    ]
+    """The largest value in units of the smallest one above 0."""
+    by_x = [repeats for line in panel.lines for repeats in line.values.values()]
+    values = [value for repeats in by_x for value in repeats.values() if value > 0]
     return max(values) / min(values) if values else 1.0
 
 
@@ -315,12 +292,9 @@ def _ticks(axis: Any, panel: Panel) -> None:
 
 
 def draw_learned_filters(results: Path, folder: Path, name: str) -> list[Path]:
-    """Draw what the RBMs of an experiment learned, each from its first run whose weights are there.
+    """Draw what the RBMs in a folder of results learned, each from its first run whose weights are there.
 
-    Args:
-        results: folder of the experiment.
-        folder: of the pictures.
-        name: how their names begin.
+    The names of the pictures begin with `name`.
     """
     written = []
     for model in ("rbm", "si_rbm"):
@@ -330,20 +304,19 @@ def draw_learned_filters(results: Path, folder: Path, name: str) -> list[Path]:
             filters, samples = (found.tensors[part].unflatten(-1, size) for part in ("rbm.weight", "samples"))
             shown = filters[:SHOWN]
             title = f"{TITLES[model]}, fold {found.run['fold']}: the first {len(shown)} of {len(filters)} filters"
-            path = folder / f"{name}-{model}.png"  # it is all pixels: an SVG would only wrap them
-            draw_filters(shown, samples, title, [path])
-            written.append(path)
+            written.append(folder / f"{name}-{model}.png")  # pixels, which an SVG would only wrap
+            draw_filters(shown, samples, title, written[-1])
     return written
 
 
-def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[Path]) -> None:
+def draw_filters(filters: Tensor, samples: Tensor, title: str, path: Path) -> None:
     """Write a picture of filters, red where they are positive and blue where negative, beside samples.
 
     Args:
         filters: (J, height, width), each scaled by its own largest value, so that weak ones can be seen too.
         samples: (N, height, width) in [0, 1], as `train_unsupervised` draws them.
         title: above both.
-        paths: their endings name the formats, such as `.png`.
+        path: the picture.
     """
     largest = filters.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(filters.dtype).tiny)
     panels = [
@@ -355,7 +328,7 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, paths: Sequence[P
         axis.imshow(sheet.cpu().numpy(), cmap=colours, vmin=lowest, vmax=1, interpolation="nearest")
         axis.set_title(heading)
         axis.set_axis_off()
-    save_figure(figure, title, "", paths)
+    save_figure(figure, title, "", [path])
 
 
 def tile(images: Tensor, columns: int, frame: float) -> Tensor:

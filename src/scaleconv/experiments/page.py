@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
-from ..data.files import atomic_path
 from ..data.loading import ImageData
 from ..metrics import Interval, Summary, interval, summarise
 from ..table import Table
@@ -18,8 +17,8 @@ from .figures import FORMATS, draw_panels
 from .measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 from .methods import TITLES
 from .records import Record, run_file
-from .report import counted, markdown_blocks, terminal_text
-from .tables import Line, Panel, Repeat, of_model, paired, panel_table, series_values
+from .report import counted, markdown_blocks, numbers, terminal_text, write_text
+from .tables import Panel, Repeat, model_lines, models_of, of_model, paired, panel_table, signed_mean
 
 BASELINE = "plain"
 SCALE, SIZE = "scale of the test images", "shorter side of the test images (pixels)"
@@ -56,12 +55,11 @@ def mean_accuracy(record: Record) -> float:
 
 def accuracy_panels(records: Sequence[Record]) -> list[Panel]:
     """Mean IoU and accuracy by scale, and accuracy by size where the test images had several."""
-    models, panels = _models(records), []
-    for series, (x, y) in AXES.items():
-        if any(series in record.series for record in records):
-            lines = [Line(model, title(model), series_values(of_model(records, model), series)) for model in models]
-            panels.append(Panel("", x, y, lines, log_x=True, write=_mean_and_std))
-    return panels
+    found = {series: axes for series, axes in AXES.items() if any(series in record.series for record in records)}
+    return [
+        Panel("", x, y, model_lines(records, series), log_x=True, write=_mean_and_std)
+        for series, (x, y) in found.items()
+    ]
 
 
 def make_page_tables(records: Sequence[Record]) -> list[Table]:
@@ -73,7 +71,7 @@ def accuracy_tables(records: Sequence[Record]) -> list[Table]:
     """A row for each scale, or size, with every method; under the scales of the first, their mean."""
     tables = []
     for panel in accuracy_panels(records):
-        repeats = " / ".join(map(str, sorted({len(of_model(records, line.model)) for line in panel.lines})))
+        repeats = numbers(len(of_model(records, line.model)) for line in panel.lines)
         heading = f"{_capital(panel.y)} by {panel.x}, mean ± std, n = {repeats}"
         tables.append(replace(panel_table(panel), title=heading))
         if len(tables) == 1:
@@ -89,7 +87,8 @@ def difference_tables(records: Sequence[Record]) -> list[Table]:
     for model in [model for model in lines if model != BASELINE and BASELINE in lines]:
         if overall := paired(_means(records, model), _means(records, BASELINE)):
             at_one = paired(lines[model].values[1.0], lines[BASELINE].values[1.0])
-            rows.append((title(model), _signed([*at_one.values()]), _signed([*overall.values()]), str(len(overall))))
+            differences = (signed_mean([*each.values()], 1) for each in (at_one, overall))
+            rows.append((title(model), *differences, str(len(overall))))
     heading = f"{_capital(measure_name(records[0]))} against {BASELINE}, points [95 % interval], paired by seed"
     return [Table(heading, ("method", "at scale 1", "mean over all scales", "n"), rows)] if rows else []
 
@@ -99,7 +98,7 @@ def cost_table(records: Sequence[Record]) -> Table:
     peak = ("peak MiB of the GPU in training",) if "peak_mib" in records[0].cost else ()
     header = ("method", "parameters", "million MACs / image", "MiB kept for backward / image", *peak)
     rows = []
-    for model in _models(records):
+    for model in models_of(records):
         own = of_model(records, model)
         cost = {name: fmean(record.cost[name] for record in own) for name in own[0].cost}
         counts = (f"{own[0].parameters:,}", f"{cost['macs'] / 1e6:,.1f}", f"{cost['kept_mib']:.3g}")
@@ -111,7 +110,7 @@ def cost_table(records: Sequence[Record]) -> Table:
 
 def verdict(records: Sequence[Record]) -> str:
     """The sentence that says which method to take, by `RULE`."""
-    models = _models(records)
+    models = models_of(records)
     means = {model: fmean(_means(records, model).values()) for model in models}
     seconds = {model: fmean(record.seconds for record in of_model(records, model)) for model in models}
     best = max(means, key=lambda model: means[model])
@@ -143,7 +142,7 @@ def verdict(records: Sequence[Record]) -> str:
 def summary_text(records: Sequence[Record], *, as_json: bool = False) -> str:
     """The tables and the verdict as text; or, as JSON, mean, std and n of the test error of each method."""
     if as_json:
-        errors = {model: summarise([r.error for r in of_model(records, model)]) for model in _models(records)}
+        errors = {model: summarise([r.error for r in of_model(records, model)]) for model in models_of(records)}
         return json.dumps({model: asdict(found) for model, found in errors.items()}, indent=1)
     return terminal_text(make_page_tables(records), [verdict(records).replace("**", "")])
 
@@ -153,15 +152,9 @@ def write_page(records: Sequence[Record], data: ImageData, folder: Path) -> list
     figures = [folder / f"accuracy.{kind}" for kind in FORMATS]
     name = data.folder.root.resolve().name
     draw_panels(accuracy_panels(records), f"Accuracy on {name}", "", figures)
-    texts = {
-        folder / "page.md": _page(records, data, name),
-        folder / "skipped.txt": "".join(f"{each}\n" for each in data.folder.skipped),
-    }
-    for path, text in texts.items():
-        with atomic_path(path) as part:
-            part.write_text(text, encoding="utf-8")
-    page, skipped = texts
-    return [page, *figures, skipped]
+    skipped = "".join(f"{each}\n" for each in data.folder.skipped)
+    page = write_text(folder / "page.md", _page(records, data, name))
+    return [page, *figures, write_text(folder / "skipped.txt", skipped)]
 
 
 def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
@@ -169,8 +162,8 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
     training, network = first.config["training"], first.config["network"]
     size = "their own sizes" if data.size is None else f"{data.size[0]}×{data.size[1]} pixels ({data.fit})"
     images = first.config["data"]
-    channels = counted(str(data.channels), "channel")
-    threads = counted(str(first.environment["threads"]), "thread")
+    channels, threads = counted(data.channels, "channel"), counted(first.environment["threads"], "thread")
+    skipped = counted(len(data.folder.skipped), "file")
     weights = "\n".join(f"- {title(r.model)}, seed {r.seed}: `{recipe(r)}`" for r in records)
     blocks = [
         f"# {name}: which network to take",
@@ -179,7 +172,7 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         "![Accuracy at every scale of the test images](accuracy.png)",
         *markdown_blocks(make_page_tables(records)),
         f"{network['name']} on {images['train']} training and {images['test']} test images of "
-        f"{len(data.folder.classes)} classes, {size}, {channels}; {len(data.folder.skipped)} files left out "
+        f"{len(data.folder.classes)} classes, {size}, {channels}; {skipped} left out "
         f"(skipped.txt). {training['epochs']} epochs, batch {training['batch']}, {training['optimizer']}, rate "
         f"{training['learning_rate']:g}; {first.environment['device']}, {threads}. Test images are rescaled about "
         "their centre on a canvas of the same size, with the edge repeated around smaller ones. The "
@@ -195,11 +188,6 @@ def recipe(record: Record, folder: Path | None = None) -> str:
     name = record.config["network"]["name"]
     factory = f', "{name}"' if ":" in name else ""  # which a file alone does not get called
     return f'network = scaleconv.experiments.load("{path}"{factory})'
-
-
-def _models(records: Sequence[Record]) -> list[str]:
-    present = {record.model for record in records}
-    return [*(model for model in TITLES if model in present), *sorted(present - set(TITLES))]
 
 
 def _means(records: Sequence[Record], model: str) -> dict[Repeat, float]:
@@ -218,11 +206,6 @@ def _bounds(gap: Interval) -> str:
 
 def _mean_and_std(found: Summary) -> str:
     return f"{found.mean:.1f}" + ("" if found.std is None else f" ± {found.std:.1f}")
-
-
-def _signed(differences: Sequence[float]) -> str:
-    mean, found = f"{fmean(differences):+.1f}", interval(differences)
-    return (mean if found is None else f"{mean} [{found.low:+.1f}, {found.high:+.1f}]").replace("-", "−")
 
 
 def _capital(text: str) -> str:

@@ -30,7 +30,7 @@ from .items import ITEMS, Experiment, Item, folder_name, load_item
 from .methods import METHODS, TITLES, config_of, of_result, settings_of
 from .records import Record, read_records, records_file
 from .settings import SceneData
-from .tables import csv_text, make_panels, make_rows, make_tables, of_model, signed_percent, summaries
+from .tables import csv_text, make_panels, make_rows, make_tables, models_of, of_model, signed_percent, summaries
 
 PAGE = "reproduction.md"
 OTHER_PAGES = ("field.md",)  # filled where they are there
@@ -58,15 +58,14 @@ def print_json(item: Item, records: Sequence[Record]) -> None:
 
 def markdown(item: Item, records: Sequence[Record]) -> str:
     """The tables of an item as Markdown, with the notes under them."""
-    blocks = markdown_blocks(make_tables(item, records), item.title)
-    return "\n".join(["\n\n".join(blocks), "", *footnotes(item, records), ""])
+    tables = "\n\n".join(markdown_blocks(make_tables(item, records), item.title))
+    return "\n".join([tables, "", *footnotes(item, records), ""])
 
 
 def markdown_blocks(tables: Sequence[Table], heading: str = "") -> list[str]:
     """Tables as Markdown, each under its title, unless that is the heading of them all."""
-    return [
-        f"**{table.title}**\n\n{table.markdown()}" if table.title != heading else table.markdown() for table in tables
-    ]
+    titles = (f"**{table.title}**\n\n" if table.title != heading else "" for table in tables)
+    return [title + table.markdown() for title, table in zip(titles, tables, strict=True)]
 
 
 @singledispatch
@@ -139,11 +138,10 @@ def _scene_notes(records: Sequence[Record]) -> list[str]:
         times.setdefault(TITLES[record.model], []).append(record.seconds_per_epoch / record.runs_together / steps)
     size, most = (numbers(record.config["data"][name] for record in scenes) for name in ("size", "scene"))
     batch = numbers(record.config["training"]["batch"] for record in scenes)
+    fastest = ", ".join(f"{title} {min(found):.2g}" for title, found in times.items())
     return [
         f"As many scenes as digits, {size}×{size} pixels with up to {most} of them; the background is not counted.",
-        f"Seconds of the device for a step of {batch} scenes, in the fastest runs: "
-        + ", ".join(f"{title} {min(found):.2g}" for title, found in times.items())
-        + ".",
+        f"Seconds of the device for a step of {batch} scenes, in the fastest runs: {fastest}.",
     ]
 
 
@@ -156,8 +154,11 @@ def _run_notes(records: Sequence[Record]) -> list[str]:
             times.setdefault(title, {}).setdefault(record.point, []).append(record.seconds / record.runs_together)
     if not times:
         return []
-    fastest = {title: sorted(min(found) for found in points.values()) for title, points in times.items()}
-    costs = (f"{title}, {' to '.join(f'{each:.0f}' for each in {s[0]: 0, s[-1]: 0})} s" for title, s in fastest.items())
+    costs = []
+    for title, points in times.items():
+        fastest = [min(found) for found in points.values()]
+        ends = dict.fromkeys((min(fastest), max(fastest)))  # once where they are the same
+        costs.append(f"{title}, {' to '.join(f'{seconds:.0f}' for seconds in ends)} s")
     return [f"Fastest run at each point, on a device that may have done other work too: {'; '.join(costs)}."]
 
 
@@ -167,17 +168,15 @@ def _feature_notes(records: Sequence[Record]) -> list[str]:
     machines = [record for record in records if record.model in ("rbm", "si_rbm")]
     if machines:
         hidden = numbers(record.config[record.model]["hidden"] for record in machines)
-        epochs = numbers(len(record.history) for record in machines)
-        trained = f"{counted(epochs, 'epoch')} without labels"
-        lines.append(f"RBMs: {hidden} hidden units, {trained}, then a softmax classifier.")
+        epochs = counted(numbers(len(record.history) for record in machines), "epoch")
+        lines.append(f"RBMs: {hidden} hidden units, {epochs} without labels, then a softmax classifier.")
     for row in make_rows(machines, {}, "rbm"):
         if row.change is not None:
             p = "" if row.p is None else f" (p = {row.p:.3f})"
             lines.append(f"{row.title}: error vs RBM {signed_percent(row.change)}{p}.")
-    if any(record.model == "pixels" for record in records):
-        lines.append(
-            "Softmax on pixels: the same classifier without learned features; its one epoch is all its training."
-        )
+    if of_model(records, "pixels"):
+        alone = "the same classifier without learned features; its one epoch is all its training."
+        lines.append(f"Softmax on pixels: {alone}")
     return lines
 
 
@@ -197,9 +196,9 @@ def numbers(values: Iterable[int]) -> str:
     return " / ".join(map(str, sorted(set(values))))
 
 
-def counted(number: str, noun: str) -> str:
+def counted(number: object, noun: str) -> str:
     """A number with its noun: 1 epoch, 2 epochs."""
-    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 def check_item(item: Item, records: Sequence[Record]) -> None:
@@ -221,14 +220,15 @@ def check_item(item: Item, records: Sequence[Record]) -> None:
 
 def write_tables(item: Item, records: Sequence[Record], folder: Path) -> list[Path]:
     """Write table.md and table.csv beside the records."""
-    texts = {
-        folder / "table.md": f"# {item.title}\n\n{markdown(item, records)}",
-        folder / "table.csv": csv_text(item, records),
-    }
-    for path, text in texts.items():
-        with atomic_path(path) as part:
-            part.write_text(text, encoding="utf-8")
-    return list(texts)
+    page = write_text(folder / "table.md", f"# {item.title}\n\n{markdown(item, records)}")
+    return [page, write_text(folder / "table.csv", csv_text(item, records))]
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file whole or not at all, and return its path."""
+    with atomic_path(path) as part:
+        part.write_text(text, encoding="utf-8")
+    return path
 
 
 def write_report(item: Item, records: Sequence[Record], folder: Path, data_dir: Path | None = None) -> list[Path]:
@@ -242,9 +242,9 @@ def find_folder(results: Path, name: str, *, small: bool = True) -> Path | None:
 
     Without `small`, never the quick version of an item in the place of the one of the paper's size.
     """
-    similar = [path.with_suffix("") for path in results.glob(f"{name}-*.jsonl")]
+    similar = sorted(path.with_suffix("") for path in results.glob(f"{name}-*.jsonl"))
     similar = [path for path in similar if small or not path.name.endswith("-quick")]
-    folders = [results / name, *sorted(similar, key=lambda path: (-_count_records(path), path.name))]
+    folders = [results / name, *sorted(similar, key=_count_records, reverse=True)]
     return next((folder for folder in folders if _count_records(folder)), None)
 
 
@@ -306,44 +306,46 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
     if not (docs / PAGE).is_file():
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
     pages = [docs / name for name in (PAGE, *OTHER_PAGES) if (docs / name).is_file()]
-    texts = {page: page.read_text(encoding="utf-8") for page in pages}
     for path in (*pages, figures / "figure.png"):
         check_writable(path)
     written: list[Path] = []
+    contents: dict[str, str] = {}  # by item
     for each in watched(found, "writing tables and figures", len(found)):
         item, folder, records = each.item, each.folder, each.records
         if folder is None:
-            texts = {page: _replace(text, item.item, "No records yet.", page) for page, text in texts.items()}
+            contents[item.item] = "No records yet."
             continue
         written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item, ["png"])]
         written += _draw_learned(item, folder, figures)
         learned = [f"![{alt}](figures/{path.name})" for path, alt in pictures(item, figures, item.item).items()]
         drawn = f"![{item.title}](figures/{item.item}.png)"
         blocks = [drawn, f"Records: `{folder.name}`.", markdown(item, records).strip(), *learned]
-        texts = {page: _replace(text, item.item, "\n\n".join(blocks), page) for page, text in texts.items()}
+        contents[item.item] = "\n\n".join(blocks)
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
     for page, text in texts.items():
         shown = [each for each in found if f"<!-- begin {each.item.item} -->" in text]
-        with atomic_path(page) as part:
-            part.write_text(_replace(text, "claims", claims_table(shown).markdown(), page), encoding="utf-8")
-    return [*written, *pages]
+        for name, content in {**contents, "claims": claims_table(shown).markdown()}.items():
+            texts[page] = _replace(texts[page], name, content, page)
+    return [*written, *(write_text(page, text) for page, text in texts.items())]
 
 
 def draws_learned(item: Item) -> bool:
     """Whether pictures that are drawn from weights belong to an item: what RBMs learned, or how scenes are labelled."""
     if not isinstance(item, Experiment):
         return False
-    features = {"rbm", "si_rbm"} & set(item.models)
-    return isinstance(item.settings.data, SceneData) or (item.is_table and bool(features))
+    return isinstance(item.settings.data, SceneData) or (
+        item.is_table and not {"rbm", "si_rbm"}.isdisjoint(item.models)
+    )
 
 
 def _draw_learned(item: Item, results: Path, folder: Path, data_dir: Path | None = None) -> list[Path]:
     """Draw what was learned, where weights are there."""
     if not isinstance(item, Experiment) or not draws_learned(item):
         return []
-    name = item.item if folder != results else ""
+    beside = folder == results
     if isinstance(item.settings.data, SceneData):
-        return draw_predictions(results, folder, name or "scenes", data_dir)
-    return draw_learned_filters(results, folder, name or "filters")
+        return draw_predictions(results, folder, "scenes" if beside else item.item, data_dir)
+    return draw_learned_filters(results, folder, "filters" if beside else item.item)
 
 
 def _alt(title: str, name: str) -> str:
@@ -367,18 +369,8 @@ def _replace(text: str, name: str, content: str, page: Path) -> str:
 
 
 def write_html(results: Path, figures: Path, path: Path, preset: str = "paper") -> Path:
-    """Write the page for a browser and return its path.
-
-    Args:
-        results: directory of the records.
-        figures: where `scaleconv report` keeps the pictures that are drawn from weights.
-        path: the file.
-        preset: `paper` or `quick`.
-    """
-    text = html_page(read_recorded(results, preset), figures, preset)
-    with atomic_path(path) as part:
-        part.write_text(text, encoding="utf-8")
-    return path
+    """Write the page for a browser; `figures` has the pictures that `scaleconv report` has drawn from weights."""
+    return write_text(path, html_page(read_recorded(results, preset), figures, preset))
 
 
 def html_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
@@ -409,6 +401,7 @@ def _section(each: Recorded, figures: Path) -> dict[str, Any]:
     """What the page says about an item."""
     item, records = each.item, each.records
     is_table = isinstance(item, Experiment) and item.is_table
+    learned = _learned_pictures(each, figures)
     return {
         "item": item,
         "command": command(each),
@@ -416,9 +409,7 @@ def _section(each: Recorded, figures: Path) -> dict[str, Any]:
         "tables": [*make_tables(item, records), *([training_cost_table(records)] if is_table else [])],
         "figures": draw_inline(make_panels(item, records), item.item),
         "notes": footnotes(item, records),
-        "pictures": {
-            alt: base64.b64encode(path.read_bytes()).decode() for path, alt in _learned_pictures(each, figures).items()
-        },
+        "pictures": {alt: base64.b64encode(path.read_bytes()).decode() for path, alt in learned.items()},
         "draws_learned": draws_learned(item),
     }
 
@@ -433,11 +424,13 @@ def _learned_pictures(each: Recorded, figures: Path) -> dict[Path, str]:
 def training_cost_table(records: Sequence[Record]) -> Table:
     """Of each method, how much it learns and how long that takes."""
     rows = []
-    for model in (name for name in TITLES if of_model(records, name)):
+    for model in models_of(records):
         runs = of_model(records, model)
         seconds = median(run.seconds / run.runs_together for run in runs)
         parameters = joined(f"{run.parameters:,}" for run in runs)
-        rows.append((TITLES[model], parameters, f"{seconds:.3g}", f"{fmean(len(run.history) for run in runs):.0f}"))
+        rows.append(
+            (TITLES.get(model, model), parameters, f"{seconds:.3g}", f"{fmean(len(run.history) for run in runs):.0f}")
+        )
     return Table("Cost of training", ("method", "parameters", "device seconds of a run", "epochs"), rows)
 
 

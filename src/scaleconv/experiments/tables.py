@@ -10,10 +10,11 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import singledispatch
+from operator import sub
 from statistics import fmean, median
 from typing import Any
 
-from ..metrics import MOST_PAIRS, Summary, relative_reduction, sign_flip_test, summarise
+from ..metrics import MOST_PAIRS, Interval, Summary, interval, relative_reduction, sign_flip_test, summarise
 from ..models import UNSUPERVISED
 from ..table import Table
 from .items import Experiment, Item
@@ -53,9 +54,10 @@ class Line:
     values: Values
     control: bool = False
 
-    def at(self, x: float) -> Summary | None:
-        repeats = self.values.get(x)
-        return summarise(list(repeats.values())) if repeats else None
+    @property
+    def summaries(self) -> dict[float, Summary]:
+        """By x, the mean and the deviation of the repeats."""
+        return {x: summarise([*self.values[x].values()]) for x in sorted(self.values)}
 
 
 @dataclass(frozen=True)
@@ -131,13 +133,11 @@ def mean_over_points(values: Mapping[float, ByRepeat]) -> dict[Repeat, float]:
         >>> mean_over_points({1.0: {(0, 0): 2.0, (1, 0): 3.0}, 2.0: {(0, 0): 4.0}})
         {(0, 0): 3.0}
     """
-    whole = set.intersection(*(set(repeats) for repeats in values.values())) if values else set()
+    whole = set.intersection(*map(set, values.values())) if values else set()
     return {repeat: fmean(repeats[repeat] for repeats in values.values()) for repeat in sorted(whole)}
 
 
-def paired(
-    ours: ByRepeat, base: ByRepeat, combine: Callable[[float, float], float] = lambda a, b: a - b
-) -> dict[Repeat, float]:
+def paired(ours: ByRepeat, base: ByRepeat, combine: Callable[[float, float], float] = sub) -> dict[Repeat, float]:
     """The difference, or another combination, for each repeat that both have."""
     return {repeat: combine(value, base[repeat]) for repeat, value in ours.items() if repeat in base}
 
@@ -155,12 +155,13 @@ def make_panels(item: Any, records: Sequence[Record]) -> list[Panel]:
 
 @make_panels.register
 def _panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
+    records = [record for record in records if record.model in TITLES]  # others have no colour
     if item.is_table:
         return _method_panels(item, records)
     kind = item.settings.measure.kind
     if not kind:
         return [_model_panel(item, records, "", "")]
-    arrange = ARRANGED.get(kind, _panel_per_series)
+    arrange = {"invariance": _invariance_panels, "winners": _winner_panels}.get(kind, _panel_per_series)
     if len(item.points) == 1:
         return arrange(item, records)
     # What is measured has an axis of its own, so every point has panels of its own.
@@ -177,12 +178,12 @@ def _method_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
 
     The control on pixels is left out beside others, which its error would make small.
     """
-    models = _models(records)
-    shown = dict(enumerate([model for model in models if model != "pixels"] or models))
-    errors = run_errors(records)
-    lines = [Line(model, TITLES[model], {float(place): errors[model]}) for place, model in shown.items()]
-    labels = {float(place): TITLES[model] for place, model in shown.items()}
-    paper = {float(place): item.paper[model] for place, model in shown.items() if model in item.paper}
+    models, errors = models_of(records), run_errors(records)
+    shown = [model for model in models if model != "pixels"] or models
+    places = {float(place): model for place, model in enumerate(shown)}
+    lines = [Line(model, TITLES[model], {x: errors[model]}) for x, model in places.items()]
+    labels = {x: TITLES[model] for x, model in places.items()}
+    paper = {x: item.paper[model] for x, model in places.items() if model in item.paper}
     panels = [Panel("", "method", item.figure.y, lines, labels, "methods", paper=paper)]
     tests = {model: _tests(of_model(records, model)) for model in models}
     if curves := [Line(model, TITLES[model], values) for model, values in tests.items() if len(values) > 1]:
@@ -202,58 +203,48 @@ def _tests(runs: Sequence[Record]) -> Values:
 
 def _panel_per_series(item: Experiment, records: Sequence[Record]) -> list[Panel]:
     """A panel for each series, in the order of the records; its title is the part of the name after the last dot."""
-    names = list(dict.fromkeys(name for record in records for name in record.series))
-    return [_model_panel(item, records, name, name.rpartition(".")[2] if len(names) > 1 else "") for name in names]
+    kind, names = item.settings.measure.kind, _series_names(records)
+    if kind == "test_scales":
+        names = ["test_error"]
+    panels = [_model_panel(item, records, name, name.rpartition(".")[2] if len(names) > 1 else "") for name in names]
+    # These are 0 where nothing is rescaled, of which there is no change in percent.
+    return [replace(each, baseline="") if kind in ("equivariance", "consistency") else each for each in panels]
 
 
-def _test_scale_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
-    return [_model_panel(item, records, "test_error", "")]
-
-
-def _equivariance_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
-    """Not compared in percent: where nothing is rescaled both are 0."""
-    return [replace(panel, baseline="") for panel in _panel_per_series(item, records)]
+def _series_names(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in records for name in record.series))
 
 
 def _invariance_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
     """Bars for each layer, trained and before training."""
-    lines = []
-    for name, suffix in (("trained", ""), ("random", ", random weights")):
-        for model in _models(records):
-            values = series_values(of_model(records, model), name)
-            lines.append(Line(model, f"{TITLES[model]}{suffix}", values, control=name == "random"))
-    layers = enumerate(item.settings.measure.layers, start=1)
-    labels = {float(number): name.partition(".")[2] for number, name in layers}
+    before = model_lines(records, "random")
+    controls = [replace(line, title=f"{line.title}, random weights", control=True) for line in before]
+    labels = {float(x): name.partition(".")[2] for x, name in enumerate(item.settings.measure.layers, start=1)}
+    lines = [*model_lines(records, "trained"), *controls]
     return [Panel("", item.figure.x, item.figure.y, lines, labels, kind="bars")]
 
 
 def _winner_panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
     """A panel per layer; its lines are the levels."""
-    names = list(dict.fromkeys(name for record in records for name in record.series))
-    panels = []
-    for layer in dict.fromkeys(name.rpartition(" ")[0] for name in names):
-        levels = [name for name in names if name.rpartition(" ")[0] == layer]
-        lines = [Line("si_convnet", f"×{name.rpartition(' ')[2]}", series_values(records, name)) for name in levels]
-        panels.append(Panel(layer.partition(".")[2], item.figure.x, item.figure.y, lines, kind="shares"))
-    return panels
-
-
-# Measures whose series are not simply one panel each.
-ARRANGED: dict[str, Callable[[Experiment, Sequence[Record]], list[Panel]]] = {
-    "test_scales": _test_scale_panels,
-    "invariance": _invariance_panels,
-    "winners": _winner_panels,
-    "equivariance": _equivariance_panels,
-    "consistency": _equivariance_panels,
-}
+    layers: dict[str, list[Line]] = {}
+    for name in _series_names(records):
+        layer, _, level = name.rpartition(" ")
+        layers.setdefault(layer, []).append(Line("si_convnet", f"×{level}", series_values(records, name)))
+    axes = item.figure
+    return [Panel(layer.partition(".")[2], axes.x, axes.y, lines, kind="shares") for layer, lines in layers.items()]
 
 
 def _model_panel(item: Experiment, records: Sequence[Record], series: str, title: str) -> Panel:
-    """A line per model: the values of a series, or the test errors by point if none is named."""
-    lines = [Line(model, TITLES[model], series_values(of_model(records, model), series)) for model in _models(records)]
     labels = {} if series else {record.x: record.label for record in records if record.x is not None and record.label}
     axes = item.figure
+    lines = model_lines(records, series)
     return Panel(title, axes.x, axes.y, lines, labels, axes.kind, item.baseline, log_x=axes.log_x, log_y=axes.log_y)
+
+
+def model_lines(records: Sequence[Record], series: str) -> list[Line]:
+    """A line per model: the values of a series, or the test errors by point if none is named."""
+    titles = {model: TITLES.get(model, model) for model in models_of(records)}
+    return [Line(model, title, series_values(of_model(records, model), series)) for model, title in titles.items()]
 
 
 def series_values(records: Sequence[Record], series: str) -> Values:
@@ -274,9 +265,10 @@ def of_model(records: Sequence[Record], model: str) -> list[Record]:
     return [record for record in records if record.model == model]
 
 
-def _models(records: Sequence[Record]) -> list[str]:
+def models_of(records: Sequence[Record]) -> list[str]:
+    """The methods that were run, in the order of `METHODS`, then those that it does not have."""
     present = {record.model for record in records}
-    return [model for model in TITLES if model in present]
+    return [*(model for model in TITLES if model in present), *sorted(present - set(TITLES))]
 
 
 def make_tables(item: Item, records: Sequence[Record]) -> list[Table]:
@@ -294,10 +286,11 @@ def panel_table(panel: Panel) -> Table:
     """
     compared, step = panel.compared, 1 if panel.labels else -(-len(panel.xs) // MOST_ROWS)
     changes = [f"{line.title}: error vs {panel.baseline_title}" for line in compared]
+    written = [{x: panel.write(found) for x, found in line.summaries.items()} for line in panel.lines]
     rows = [
         (
             panel.label(x),
-            *(panel.write(found) if (found := line.at(x)) else "–" for line in panel.lines),
+            *(values.get(x, "–") for values in written),
             *(signed_percent(panel.change(line, x)) for line in compared),
         )
         for x in panel.xs[::step]
@@ -324,11 +317,10 @@ def csv_text(item: Item, records: Sequence[Record]) -> str:
     writer.writerow(PANEL_COLUMNS)
     for panel in make_panels(item, records):
         for line in panel.lines:
-            for x in panel.xs:
-                if found := line.at(x):
-                    about = [panel.title, panel.y, line.model, line.title, panel.x, x, panel.label(x)]
-                    change = panel.change(line, x) if line in panel.compared else None
-                    writer.writerow([*about, found.mean, found.std, found.n, change])
+            for x, found in line.summaries.items():
+                about = [panel.title, panel.y, line.model, line.title, panel.x, x, panel.label(x)]
+                change = panel.change(line, x) if line in panel.compared else None
+                writer.writerow([*about, found.mean, found.std, found.n, change])
     return stream.getvalue()
 
 
@@ -345,10 +337,9 @@ def summaries(item: Item, records: Sequence[Record]) -> dict[str, dict[str, Any]
             entry = found.setdefault(line.model, {"mean": None, "std": None, "n": 0, "points": []})
             if not entry["n"] and (whole := list(panel.means(line).values())):
                 entry.update(asdict(summarise(whole)))
-            for x in panel.xs:
-                if summary := line.at(x):
-                    about = {"panel": panel.title, "quantity": panel.y, "line": line.title, "x": x}
-                    entry["points"].append({**about, "label": panel.label(x), **asdict(summary)})
+            for x, summary in line.summaries.items():
+                about = {"panel": panel.title, "quantity": panel.y, "line": line.title, "x": x}
+                entry["points"].append({**about, "label": panel.label(x), **asdict(summary)})
     return found
 
 
@@ -386,9 +377,9 @@ def run_errors(records: Sequence[Record]) -> dict[str, dict[Repeat, float]]:
 
 
 def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], baseline: str) -> list[Row]:
-    """Rows of the methods that were run, in the order of the paper's table, then those it does not have."""
+    """A row for each method that was run."""
     errors, rows = run_errors(records), []
-    for model in [model for model in (*TITLES, *sorted(set(errors) - set(TITLES))) if model in errors]:
+    for model in models_of(records):
         base = errors.get(baseline, {})
         pairs = [(value, base[repeat]) for repeat, value in errors[model].items() if repeat in base]
         alike = (model in UNSUPERVISED) == (baseline in UNSUPERVISED)  # networks are compared with networks only
@@ -422,6 +413,22 @@ def as_stated(paper: Sequence[float]) -> str:
         ('2.10 ± 0.05', '2.10', '–')
     """
     return " ± ".join(f"{value:.2f}" for value in paper) or "–"
+
+
+def signed_mean(values: Sequence[float], digits: int) -> str:
+    """The mean of differences, with its 95 % interval where there are several.
+
+    Example:
+        >>> signed_mean([-1.0, -3.0], 1), signed_mean([0.25], 2)
+        ('−2.0 [−14.7, +10.7]', '+0.25')
+    """
+    found = interval(values)
+    return f"{fmean(values):+.{digits}f}{bounds(found, f'+.{digits}f')}".replace("-", "−")
+
+
+def bounds(found: Interval | None, form: str = ".2f") -> str:
+    """A 95 % interval behind a mean; a single value has none."""
+    return f" [{found.low:{form}}, {found.high:{form}}]" if found else ""
 
 
 def signed_percent(value: float | None, digits: int = 1) -> str:
