@@ -176,7 +176,7 @@ WRONG = {
     "results": (("report", "--results", "nowhere"), "`results` must be a directory with records, got nowhere"),
     "winners": (("reproduce", "winners", "--models", "convnet", *TINY), "`models` must have scale-invariant layers"),
     "item": (("reproduce", "table9"), "`item` must be one of", "'table9'"),
-    "preset": (("reproduce", "table1", "--preset", "fast"), "`preset` must be one of quick, paper", "'fast'"),
+    "preset": (("reproduce", "table1", "--preset", "fast"), "`preset` must be one of paper, quick", "'fast'"),
     "key": (("reproduce", "table1", "--set", "training.foo=1"), "`foo`", "unknown"),
     "setting": (("reproduce", "table1", "--set", "foo"), "`set` must be KEY=VALUE", "'foo'"),
     "folds": (("reproduce", "table1", "--folds", "one"), "`folds` must be whole numbers", "'one'"),

@@ -1,8 +1,9 @@
 """What is run: an item is a set of points, each with its own settings. At each, every method is run on every fold.
 
-Every file in `configs/` is an item, named after the file. It holds the paper's protocol; its `[presets.*]` tables
-change what they name. `base` names an item whose settings it takes over. `[[points]]` change settings once more, each
-for itself. The overrides of the command line come last and reach every point. `compare` makes an item of its own.
+Every file in `configs/` is an item, named after the file. It holds the paper's protocol, the preset `paper`; its
+`[presets.*]` tables change what they name. `base` names an item whose settings it takes over. `points` change settings
+once more, each for itself. The overrides of the command line come last and reach every point. `compare` makes an item
+of its own.
 
 Two keys are for this module only: `order`, the item's place among the others, and `search = true` for an item that
 compares settings or readings of the paper, and is not run with all.
@@ -286,7 +287,7 @@ def _read(item: str) -> tuple[Table, Table]:
     if item not in _FILES:
         raise ValueError(f"`item` must be one of {', '.join(ITEMS)}, got {item!r}")
     table = {key: copy.deepcopy(value) for key, value in _FILES[item].items() if key not in ("order", "search")}
-    presets = table.pop("presets", {})
+    presets = {"paper": {}, **table.pop("presets", {})}
     if "base" not in table:
         return table, presets
     base, base_presets = _read(table.pop("base"))
