@@ -10,9 +10,8 @@ from helpers import reference
 from helpers.sources import make_source, random_examples
 from scaleconv import SIConv2d
 from scaleconv.data import load_folder, make_scaled
-from scaleconv.experiments.measures import MEASURES, Trained, check_measure, register
+from scaleconv.experiments.measures import MEASURES, Trained, check_measure, register, score
 from scaleconv.experiments.records import Series
-from scaleconv.experiments.scores import score
 from scaleconv.experiments.settings import MeasureSettings
 from scaleconv.experiments.sources import InMemory, Rescaled, Sources, folder_data
 from scaleconv.metrics import equivariance_error, invariance_scores, top_mean

@@ -8,8 +8,8 @@ from torch import nn
 
 from helpers.sources import Streamed, random_examples
 from scaleconv import SIConv2d, macs
-from scaleconv.experiments import scores
-from scaleconv.experiments.scores import Tally, by_size, count_macs, kept_bytes, measure_cost, score
+from scaleconv.experiments import measures
+from scaleconv.experiments.measures import Tally, by_size, count_macs, kept_bytes, measure_cost, score
 from scaleconv.nn import ScaleInvariant
 
 SIZES = [(4, 4), (6, 5), (4, 4), (4, 4), (6, 5), (2, 9), (4, 4)]
@@ -42,8 +42,8 @@ def several_sizes(masks):
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
 def test_the_label_of_each_image_is_found_or_not_whatever_the_sizes(batch, monkeypatch):
-    monkeypatch.setattr(scores, "BATCH", batch)
-    monkeypatch.setattr(scores, "PIXELS", 16)  # batches of images of 4×4, fewer where they are larger
+    monkeypatch.setattr(measures, "BATCH", batch)
+    monkeypatch.setattr(measures, "PIXELS", 16)  # batches of images of 4×4, fewer where they are larger
     examples, network = several_sizes(masks=False), Reader(dense=False)
     found = score(network, examples, workers=3)
     right = [
@@ -99,8 +99,8 @@ def test_precision_is_that_of_convolutions_in_a_test(precision, kind):
 
 
 def test_processes_share_the_batches_and_add_up_what_they_find(monkeypatch):
-    monkeypatch.setattr(scores, "BATCH", 1)
-    monkeypatch.setattr(scores, "PIXELS", 16)
+    monkeypatch.setattr(measures, "BATCH", 1)
+    monkeypatch.setattr(measures, "PIXELS", 16)
     examples, asked = several_sizes(masks=True), []
     parts = []
     for rank in (0, 1):
@@ -178,7 +178,7 @@ def test_cost_is_of_one_image_in_a_batch_of_the_size_in_training(batch, monkeypa
         call()
         return next(clock)
 
-    monkeypatch.setattr(scores, "milliseconds", timed)
+    monkeypatch.setattr(measures, "milliseconds", timed)
     cost = measure_cost(network, random_examples(9), batch)
     count = min(9, batch)
     assert cost == {

@@ -1,4 +1,4 @@
-"""What is run: an item is a set of points, each with its own settings. At each, every method is run on every fold.
+"""What is run: an item is a set of points, each with its own settings. At each, every method makes a run on every fold.
 
 Every file in `configs/` is an item, named after the file. It holds the paper's protocol, the preset `paper`; its
 `[presets.*]` tables change what they name. `base` names an item whose settings it takes over. `points` change settings
@@ -13,17 +13,23 @@ import copy
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
+from torch import nn
 
-from ..models import UNSUPERVISED
+from ..models import UNSUPERVISED, Classifier, Images, make_network
 from ..models.networks import check_network
-from .methods import METHODS, TITLES, settings_of
-from .settings import SECTIONS, DigitData, Seed, Settings, brief, read, task_of
+from .methods import METHODS, TITLES, config_of, of_weights, settings_of
+from .records import run_file, run_name
+from .settings import SECTIONS, DigitData, FolderData, Seed, Settings, brief, read, task_of
+from .sources import Source
 
 MOST_DRAWS = 10**6  # folds where each is a draw of its own
 TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
@@ -153,6 +159,78 @@ class Experiment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if name is not None and name not in names:
             raise ValueError(f"`point` must be one of {', '.join(names) or 'none'} in {self.item}, got {name!r}")
         return replace(self, points=(self.points[names.index(name) if name is not None else 0],))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one fold at one point.
+
+    Attributes:
+        model: the method, by name.
+        point: has the settings that all methods share.
+        fold, seed: which repeat.
+        module: a network of the user's own, which is trained from the weights it has; None makes a new one.
+    """
+
+    model: str
+    point: Point
+    fold: int
+    seed: int
+    module: nn.Module | None = field(default=None, compare=False)
+
+    @property
+    def settings(self) -> Settings:
+        return settings_of(self.model, self.point.settings)
+
+    @property
+    def name(self) -> str:
+        return run_name(self.model, self.point.name, self.fold, self.seed)
+
+    @property
+    def title(self) -> str:
+        at = f", {self.point.title}" if self.point.title else ""
+        repeat = f"seed {self.seed}" if isinstance(self.settings.data, FolderData) else f"fold {self.fold}"
+        return f"{TITLES[self.model]}{at}, {repeat}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings its result depends on, as its record holds them."""
+        return config_of(self.model, self.settings)
+
+    def identity(self) -> dict[str, Any]:
+        """All that its weights depend on."""
+        config = of_weights(self.model, self.config)
+        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": config}
+
+    def weights(self, folder: Path) -> Path:
+        """The file of the weights of the finished run."""
+        return run_file(folder, self.name, "weights")
+
+    def checkpoint(self, folder: Path) -> Path:
+        """The file of the state of the unfinished run."""
+        return run_file(folder, self.name, "checkpoints")
+
+    def make(self, images: Images) -> nn.Module:
+        """Its network as it is before training, for images of mean 0."""
+        torch.manual_seed(self.seed)
+        if self.module is not None:
+            return self.module
+        return make_network(images, **asdict(self.settings.network))
+
+    def classifier(self, source: Source) -> Classifier:
+        """Its network as it is before training."""
+        return Classifier(self.make(source.images), source.mean, source.std, source.classes)
+
+
+def plan_runs(experiment: Experiment) -> list[Run]:
+    """All runs, seed by seed, method by method, point by point."""
+    return [
+        Run(model, point, fold, seed)
+        for seed in experiment.seeds or (experiment.seed,)
+        for model in experiment.models
+        for point in experiment.points
+        for fold in experiment.folds
+    ]
 
 
 def check_list(name: str, values: Sequence[Any]) -> None:

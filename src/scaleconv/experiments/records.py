@@ -6,6 +6,7 @@ everything. The file is written whole or not at all, by one process at a time, s
 contradicts itself, is refused by its number.
 """
 
+import csv
 import hashlib
 import math
 import os
@@ -197,6 +198,33 @@ def read_records(folder: Path) -> list[Record]:
         OSError: the file cannot be read.
     """
     return sorted((record for record, _ in _read_lines(records_file(folder))), key=lambda record: record.order)
+
+
+def write_log(folder: Path, name: str, history: Sequence[Epoch], *, tensorboard: bool = False) -> None:
+    """Write the history so far of a run on a user's images: as CSV, and for TensorBoard if asked."""
+    with atomic_path(run_file(folder, name, "logs")) as part, part.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
+        rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)
+    if tensorboard:
+        last = history[-1]
+        with summary_writer()(str(folder / "tensorboard" / name)) as board:
+            board.add_scalar("train_loss", last.train_loss, last.epoch)
+            if last.val_error is not None:
+                board.add_scalar("val_error", last.val_error, last.epoch)
+
+
+def summary_writer() -> Any:
+    """The class that writes for TensorBoard.
+
+    Raises:
+        ImportError: TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
+    return SummaryWriter
 
 
 def _read_lines(path: Path) -> Iterator[tuple[Record, bytes]]:
