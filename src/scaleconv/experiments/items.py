@@ -292,9 +292,11 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
     Raises:
         ValueError: an unknown item, preset or key, or a value of the wrong kind.
     """
-    table = _with_preset(item, preset)
-    changes = _nested(overrides or {})
-    where = f"{item}.toml"
+    table, presets = _read(item)
+    changes, where = _nested(overrides or {}), f"{item}.toml"
+    if preset not in presets:
+        raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {where}")
+    _merge(table, presets[preset])
     if item in STUDIES:
         _merge(table, changes)
         study: Item = read(STUDIES[item], {**table, "item": item, "preset": preset}, where)
@@ -353,13 +355,6 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _with_preset(item: str, preset: str) -> Table:
-    table, presets = _read(item)
-    if preset not in presets:
-        raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {item}.toml")
-    return _merge(table, presets[preset])
-
-
 def _read(item: str) -> tuple[Table, Table]:
     """A file and its presets, both on top of the settings of the item it is based on."""
     if item not in _FILES:
@@ -393,10 +388,9 @@ def _point(point: Any, base: Table, changes: Table, where: str) -> Table:
 def _nested(flat: Mapping[str, Any]) -> Table:
     table: Table = {}
     for key, value in flat.items():
-        *parents, last = key.split(".")
-        change: Table = {last: value}
-        for parent in reversed(parents):
-            change = {parent: change}
+        change = value
+        for part in reversed(key.split(".")):
+            change = {part: change}
         _merge(table, change)
     return table
 

@@ -77,7 +77,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         """The epochs, counted from 1.
 
         Raises:
-            ValueError: columns of different lengths, or errors of epochs that there are not.
+            ValueError: columns of different lengths, or errors of unknown epochs.
         """
         epochs = range(1, len(self.train_loss) + 1)
         pairs = [(self.tested, self.test_error), (self.validated, self.val_error)]
@@ -111,7 +111,7 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         parameters: numbers the network learned.
         seconds: of training, without tests, over all sittings; of an RBM, with the choice of its classifier.
         seconds_per_epoch: median over the epochs, without tests.
-        runs_together: how many runs shared the device meanwhile.
+        runs_together: how many runs shared the device.
         point, x, label: which point of the experiment, its position on the axis, and its label.
         series: what else was measured, by name.
         cost: of the network, by name: operations, memory, time.
@@ -149,7 +149,7 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Where it stands among others."""
+        """By which records are sorted."""
         return self.model, -math.inf if self.x is None else self.x, self.point, self.fold, self.seed
 
 
@@ -314,7 +314,7 @@ def _check_epochs(record: Record) -> None:
 
 
 def _rounded(value: Any, keep: tuple[str, ...] = ()) -> Any:
-    """Plain values with floats rounded, but for what stands under the keys to keep."""
+    """Plain values with floats rounded, but not under the keys to keep."""
     if isinstance(value, dict):
         return {key: item if key in keep else _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
