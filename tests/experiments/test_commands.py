@@ -155,14 +155,6 @@ def test_all_runs_every_item_and_goes_on_where_it_was_interrupted(run, tmp_path,
         assert name in output
 
 
-def test_reports_are_written_from_the_records(table, run, tmp_path):
-    code, output, errors = run("report", "page.html", "--html", "--preset", "quick")
-    assert (code, errors, output.splitlines()[0]) == (0, "", "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "SI-ConvNet" in page
-    assert "3.13" in page
-
-
 WRONG = {
     "all name": (("reproduce", "all", "--name", "x"), "`name` must be given with one item, not with all"),
     "point": (("train", "convnet", "--item", "fig4a", "--point", "x"), "`point` must be one of maps", "got 'x'"),

@@ -332,6 +332,7 @@ def test_the_folds_of_an_rbm_are_trained_at_once_and_tested_once(tmp_path):
     assert list(records) == ["pixels-fold0-seed0", "pixels-fold1-seed0", "rbm-fold0-seed0", "rbm-fold1-seed0"]
     rbm, pixels = records["rbm-fold1-seed0"], records["pixels-fold1-seed0"]
     assert [entry.test_error for entry in rbm.history] == [None, rbm.error]
+    assert rbm.seconds > sum(entry.seconds for entry in rbm.history)  # with the choice of its classifier
     assert (rbm.runs_together, rbm.parameters, len(pixels.history), pixels.runs_together) == (
         2,
         784 * 4 + 784 + 4 + 10 * 5,
