@@ -120,8 +120,9 @@ def test_train_shows_plain_and_converted_side_by_side(run, images, tmp_path):
     folder = tmp_path / "results" / "train"
     says_next(output, f"scaleconv compare --data {images} --model convnet")
     recipes = [line for line in output.splitlines() if line.startswith("network = scaleconv.experiments.load(")]
-    assert len(recipes) == 2
-    assert load(recipes[1].split('"')[1]).classes == ("cat", "dog")
+    files = [line.split('"')[1] for line in recipes]
+    assert [Path(file).stem for file in files] == ["plain-fold0-seed0", "converted-fold0-seed0"]  # as they are run
+    assert load(files[1]).classes == ("cat", "dog")
     assert [record.model for record in read_records(folder)] == ["converted", "plain"]
     assert (folder / "skipped.txt").read_text().startswith("cat/notes.txt does not end in")
     code, shown, _ = run("show", "train")
@@ -197,9 +198,6 @@ WRONG = {
     "augment": (("--augment", "blur"), "`augment` must be some of scale, flip, crop, got 'blur'"),
     "optimizer": (("--optimizer", "lion"), "`optimizer` must be one of sgd, adam, adamw, got 'lion'"),
     "lr": (("--lr", "0"), "`lr` must be above 0, got 0.0"),
-    "epochs": (("--epochs", "0"), "`epochs` must be `int` >= 1, got 0"),
-    "batch": (("--batch", "-2"), "`batch` must be `int` >= 1, got -2"),
-    "average": (("--average", "1"), "`average` must be `float` < 1.0, got 1.0"),
     "workers": (("--workers", "-1"), "`workers` must be at least 0, got -1"),
     "name": (("--name", "../x"), "`name` must be a folder's name"),
     "device": (("--device", "abacus"), "`device` must be one this machine has"),
@@ -239,5 +237,3 @@ def test_digits_are_exported_as_a_folder_that_can_be_trained_on(run, tmp_path):
     assert run("train", "--data", "digits", *TINY, "--variant", "plain")[0] == 0
     (record,) = read_records(tmp_path / "results" / "train")
     assert (record.config["data"]["channels"], len(record.config["data"]["classes"])) == (1, 10)
-    refused(run("data", "export", "digits"), "`path` must name a folder that is not there yet, got digits")
-    refused(run("data", "export", "more", "--count", "0"), "`count` must be 1 to the 10000 digits there are, got 0")

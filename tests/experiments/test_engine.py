@@ -84,7 +84,7 @@ def test_an_error_or_a_lost_process_ends_the_work_and_stops_the_others(what, err
     assert not multiprocessing.active_children()
 
 
-def test_whoever_takes_the_results_can_stop_the_work(tmp_path):
+def test_closing_the_results_stops_the_work(tmp_path):
     with open_engine(processes=2) as several:
         results = several.run(note, ["c", "long", "long"], tmp_path, Silent())
         assert next(results)[0] == "c"
@@ -186,7 +186,7 @@ WRONG = {
     "engine": (("--engine", "slurm"), "`engine` must be one of 'local', 'ray', got 'slurm'"),
     "address": (("--address", "auto"), "`address` (=auto) must be given with the engine ray"),
     "share": (("--gpus-per-run", "0.5"), "`gpus_per_run` (=0.5) must be given with the engine ray"),
-    "nobody": (("--engine", "ray", "--address", "127.0.0.1:1"), "got 127.0.0.1:1 (Connection refused)"),
+    "no server": (("--engine", "ray", "--address", "127.0.0.1:1"), "got 127.0.0.1:1 (Connection refused)"),
     **{
         gpus: (
             ("--engine", "ray", "--gpus-per-run", gpus),

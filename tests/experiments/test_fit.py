@@ -113,20 +113,19 @@ def steps(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("optimizer", "memory"), [("adamw", True), ("sgd", True), ("adamw", False)])
+@pytest.mark.parametrize("memory", [True, False])
 @pytest.mark.parametrize("step", [2, 3, 4, 8])  # in the first epoch, after it, in the second, before the last step
-def test_a_run_goes_on_bit_for_bit_wherever_it_crashed(data, tmp_path, steps, monkeypatch, step, optimizer, memory):
+def test_a_run_goes_on_bit_for_bit_wherever_it_crashed(data, tmp_path, steps, monkeypatch, step, memory):
     if not memory:  # images are decoded on the way
         monkeypatch.setattr(loading, "KEPT_BYTES", 0)
         data = load_folder(data.folder)
-    settings = msgspec.structs.replace(SETTINGS, optimizer=optimizer)
-    whole = fit(network(), data, settings, device="cpu")
+    whole = fit(network(), data, SETTINGS, device="cpu")
     assert steps.done == 9
     steps.done, steps.at = 0, step
     with pytest.raises(Stop):
-        fit(network(), data, settings, tmp_path / "parts", device="cpu")
+        fit(network(), data, SETTINGS, tmp_path / "parts", device="cpu")
     steps.done, steps.at = 0, None
-    resumed = fit(network(), data, settings, tmp_path / "parts", device="cpu")
+    resumed = fit(network(), data, SETTINGS, tmp_path / "parts", device="cpu")
     assert steps.done == 9 - step
     assert outcome(resumed) == outcome(whole)
     assert list((tmp_path / "parts" / "checkpoints").iterdir()) == []
@@ -230,19 +229,11 @@ def test_a_file_does_not_run_what_it_names(data, tmp_path, monkeypatch):
     assert called == []
 
 
-DESCRIBED = {
-    "channels": {"channels": "x"},
-    "size": {"size": [16]},
-    "memory": {"size": [10**6, 10**6]},
-    "classes": {"classes": 5},
-    "task": {"task": "sleep"},
-}
-
-
 def test_weights_that_describe_no_network_are_refused_by_name_and_without_its_memory(data, tmp_path):
     fitted = fit(CONVNET, data, QUICK, tmp_path / "out", device="cpu")
     found = load_checkpoint(fitted.weights)
-    for change in DESCRIBED.values():
+    sizes = ({"size": [16]}, {"size": [10**6, 10**6]})  # the last one would take all memory
+    for change in ({"channels": "x"}, {"classes": 5}, {"task": "sleep"}, *sizes):
         config = {**found.run["config"], "data": {**found.run["config"]["data"], **change}}
         write_checkpoint(fitted.weights, replace(found, run={**found.run, "config": config}))
         with pytest.raises(ValueError, match=r"plain-fold0-seed0.safetensors"):
@@ -301,8 +292,6 @@ def test_what_is_wrong_is_refused_before_anything_is_trained(data, tmp_path, ste
         ({"workers": -1}, "`workers` must be at least 0, got -1"),
         ({"device": "abacus"}, "`device` must be one this machine has, got 'abacus'"),
         ({"settings": TrainingSettings(epochs=0)}, "`epochs` must be `int` >= 1, got 0"),
-        ({"settings": TrainingSettings(learning_rate=float("inf"))}, "`learning_rate` must be finite, got inf"),
-        ({"model": NetworkSettings(name="unet")}, "`model` must be .* for classification, got unet"),
         ({"data": tmp_path / "nowhere"}, "`data` must be a directory"),
     ):
         with pytest.raises((ValueError, OSError), match=message):
@@ -333,10 +322,3 @@ def _fit_in_process(folder, results):
     fitted = fit(CONVNET, folder, QUICK, results, device="cpu")
     state = {name: tensor.numpy() for name, tensor in fitted.network.state_dict().items()}
     return fitted.record.error, state, fitted.weights
-
-
-@pytest.mark.parametrize(("augment", "name"), [(("flip",), "plain"), (("scale",), "plain-scale")])
-def test_a_run_on_rescaled_images_is_named_so(tmp_path, augment, name):
-    images = write_classes(tmp_path / "photos", 5, size=(16, 16))
-    settings = TrainingSettings(epochs=1, batch=8, augment=augment)
-    assert fit(CONVNET, images, settings, device="cpu", quiet=True).record.model == name

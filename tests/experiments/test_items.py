@@ -72,7 +72,7 @@ def test_the_last_of_base_item_their_presets_point_and_command_line_counts(files
     assert [getattr(a, key) for key in keys] == [40, 50, 60, 80, 70, 0.9]
     assert [getattr(b, key) for key in keys] == [40, 60, 60, 80, 70, 0.9]
     assert (a.cosine, found.title, found.settings.data.train) == (False, "t", 80)
-    with pytest.raises(ValueError, match=r"`preset` must be one of quick, got 'other', in item.toml"):
+    with pytest.raises(ValueError, match=r"`preset` must be one of paper, quick, got 'other', in item.toml"):
         load_experiment("item", "other")  # presets of the base are not those of the item
 
 
@@ -140,7 +140,7 @@ def test_a_wrong_setting_is_named_with_its_file(changes, message):
 def test_unknown_items_presets_and_points_are_named():
     with pytest.raises(ValueError, match=r"`item` must be one of table1, .*got 'table2'"):
         load_item("table2")
-    with pytest.raises(ValueError, match="`preset` must be one of quick, paper, got 'slow'"):
+    with pytest.raises(ValueError, match="`preset` must be one of paper, quick, got 'slow'"):
         load_item("table1", "slow")
     with pytest.raises(ValueError, match="`point` must be one of near, range in scenes, got 'far'"):
         load_experiment("scenes").at_point("far")

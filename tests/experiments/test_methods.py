@@ -73,14 +73,9 @@ def test_a_record_holds_the_sections_that_the_method_uses():
         "si_rbm": ["data", "si_rbm", "softmax"],
         "pixels": ["data", "softmax"],
     }
-    found = config_of("convnet", SETTINGS)
-    assert found["network"]["hidden"] == 9
-    assert found == json.loads(json.dumps(found))  # as it is read again
-
-
-def test_the_settings_of_a_run_equal_those_of_its_record_which_went_through_json():
+    assert config_of("convnet", SETTINGS)["network"]["hidden"] == 9
     for config in (config_of("si_convnet", SETTINGS), load_item("cost").config):
-        assert json.loads(json.dumps(config)) == config
+        assert json.loads(json.dumps(config)) == config  # as it is read again
 
 
 def test_results_depend_on_all_but_the_tests_on_the_way_and_weights_not_on_the_measure():

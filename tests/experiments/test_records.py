@@ -1,4 +1,4 @@
-"""A record is read back as written; one that is damaged, stands twice or contradicts itself is refused by its line."""
+"""A record is read back as written; one that is damaged, repeated or contradicts itself is refused by its line."""
 
 import errno
 import multiprocessing
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from helpers.records import config, record
 from helpers.tasks import write_records
 from scaleconv.experiments import Epoch, Series, read_records
+from scaleconv.experiments.checkpoint import Checkpoint, write_checkpoint
 from scaleconv.experiments.records import checksum, records_file, run_file, run_name, write_record
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -118,8 +119,14 @@ def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
     ]
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(folder, monkeypatch):
-    before = records_file(folder).read_bytes()
+def write_some_checkpoint(folder, made):
+    write_checkpoint(folder / "state", Checkpoint({"model": made.model}, [], {}))
+
+
+@pytest.mark.parametrize(("write", "name"), [(write_record, "item.jsonl"), (write_some_checkpoint, "item/state")])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(write, name, tmp_path, monkeypatch):
+    write(tmp_path / "item", record("convnet"))
+    before = (tmp_path / name).read_bytes()
 
     def full(path, data):
         with path.open("wb") as file:
@@ -128,12 +135,12 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(folder, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(pathlib.Path, "write_bytes", full)
-        with pytest.raises(OSError, match=r"item\.jsonl.*No space left on device"):
-            write_record(folder, record("si_convnet"))
-    assert records_file(folder).read_bytes() == before
-    assert [path.name for path in folder.parent.iterdir() if path.name.endswith(".part")] == []
-    write_record(folder, record("si_convnet"))
-    assert len(read_records(folder)) == 2
+        with pytest.raises(OSError, match=rf"{name}.*No space left on device"):
+            write(tmp_path / "item", record("si_convnet"))
+    assert (tmp_path / name).read_bytes() == before
+    assert not list(tmp_path.rglob("*.part"))
+    write(tmp_path / "item", record("si_convnet"))
+    assert (tmp_path / name).read_bytes() != before
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

@@ -104,7 +104,7 @@ def test_finished_runs_are_not_run_again_even_if_they_would_be_tested_more_often
 
 
 def test_the_records_of_the_repository_are_those_of_its_settings():
-    """Whoever repeats the paper's items finds all that is finished, and none of it is refused."""
+    """So `reproduce` repeats none of them, and refuses none."""
     for item in ITEMS:
         loaded = load_item(item)
         if isinstance(loaded, Experiment):
@@ -274,22 +274,50 @@ def test_a_run_that_diverges_says_so(tmp_path):
 # What a run does.
 
 
-def test_the_network_with_the_least_validation_error_is_kept_tested_and_saved(tmp_path):
-    changes = {
-        "data.test": 300,
-        "data.val": 100,
-        "training.keep": "best",
-        "training.epochs": 6,
-        "training.learning_rate": 0.3,
-    }
-    (record,) = run_experiment(experiment(models=["convnet"], folds=[0], **changes), tmp_path / "best")
+VALIDATED = {
+    **{"data.train": 60, "data.val": 100, "data.test": 150, "data.tested": 150, "training.epochs": 6},
+    **{"training.batch": 10, "training.optimizer": "adamw", "training.learning_rate": 0.3, "training.average": 0.9},
+    **{"models": ["convnet"], "folds": [0]},
+}
+
+
+@pytest.mark.parametrize("keep", ["last", "best", "average"])
+def test_the_saved_network_is_the_one_that_was_tested_and_validated(keep, tmp_path):
+    kept = experiment(**VALIDATED, **{"training.keep": keep, "training.evaluate_every": 1})
+    (record,) = run_experiment(kept, tmp_path / "item")
+    network = load(tmp_path / "item" / "weights" / "convnet-fold0-seed0.safetensors")
+    assert not network.training
+    source = run.Sources("cpu").open(kept.settings.data, 0)
+
+    def error(examples):
+        with torch.no_grad():
+            return 100 * (network(examples.images).argmax(1) != examples.labels).double().mean().item()
+
     validated = [entry.val_error for entry in record.history]
-    assert validated.index(min(validated)) < 5  # else the last network would do as well
-    network = load(tmp_path / "best" / "weights" / f"{record.name}.safetensors")
-    source = run.Sources("cpu").open(experiment(**changes).settings.data, 0)
-    for examples, error in ((source.val, min(validated)), (source.test, record.error)):
-        wrong = (network(examples.images).argmax(1) != examples.labels).double().mean()
-        assert 100 * float(wrong) == pytest.approx(error, abs=1e-4)
+    assert record.test_error == record.history[-1].test_error == pytest.approx(error(source.test), abs=1e-4)
+    assert len({entry.test_error for entry in record.history}) > 1
+    if keep == "best":
+        assert validated.index(min(validated)) < 5  # else it could not be told from the last
+        assert error(source.val) == pytest.approx(min(validated))
+    else:
+        assert error(source.val) == pytest.approx(validated[-1])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_run_is_tested_in_the_precision_that_it_is_trained_in(precision, tmp_path, monkeypatch):
+    kinds, score = [], run.score
+
+    def spy(network, *arguments, **options):
+        handle = network.network.stages.conv1.register_forward_hook(lambda *given: kinds.append(given[2].dtype))
+        found = score(network, *arguments, **options)
+        handle.remove()
+        return found
+
+    monkeypatch.setattr(run, "score", spy)
+    measured = {"measure.kind": "test_scales", "measure.scales": [1.0], "training.precision": precision}
+    run_experiment(experiment(**{**VALIDATED, **measured, "training.epochs": 1}), tmp_path / "item")
+    assert set(kinds) == {getattr(torch, precision)}
+    assert len(kinds) >= 5  # validation, test and measure
 
 
 def test_training_ends_when_the_loss_has_settled(tmp_path):
@@ -304,6 +332,7 @@ def test_the_folds_of_an_rbm_are_trained_at_once_and_tested_once(tmp_path):
     assert list(records) == ["pixels-fold0-seed0", "pixels-fold1-seed0", "rbm-fold0-seed0", "rbm-fold1-seed0"]
     rbm, pixels = records["rbm-fold1-seed0"], records["pixels-fold1-seed0"]
     assert [entry.test_error for entry in rbm.history] == [None, rbm.error]
+    assert rbm.seconds > sum(entry.seconds for entry in rbm.history)  # with the choice of its classifier
     assert (rbm.runs_together, rbm.parameters, len(pixels.history), pixels.runs_together) == (
         2,
         784 * 4 + 784 + 4 + 10 * 5,

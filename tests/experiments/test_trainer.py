@@ -12,11 +12,10 @@ from torch import nn
 from helpers.sources import Streamed, make_source, random_examples
 from scaleconv.data.augment import augment
 from scaleconv.data.order import Order
-from scaleconv.experiments import Epoch, load, load_experiment, run, run_experiment, trainer
+from scaleconv.experiments import Epoch, trainer
 from scaleconv.experiments.checkpoint import Checkpoint, load_checkpoint, write_checkpoint
 from scaleconv.experiments.processes import make_fabric
 from scaleconv.experiments.settings import TrainingSettings
-from scaleconv.experiments.sources import Sources
 from scaleconv.experiments.trainer import Trainer, TrainerGroup, mean_loss
 from scaleconv.models import Classifier
 
@@ -63,16 +62,10 @@ def assert_same(first, second):
 # The loss.
 
 
-def log_softmax(scores):
-    most = max(scores)
-    total = math.log(sum(math.exp(score - most) for score in scores)) + most
-    return [score - total for score in scores]
-
-
 def smoothed_loss(scores, label, smoothing):
     """1 − ε of the label's and ε of the mean over the classes."""
-    logs = log_softmax(scores)
-    return -(1 - smoothing) * logs[label] - smoothing * sum(logs) / len(logs)
+    logs = np.array(scores) - np.log(np.exp(scores).sum())
+    return -(1 - smoothing) * logs[label] - smoothing * logs.mean()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
@@ -425,71 +418,3 @@ def test_what_dropout_draws_differs_between_epochs_seeds_and_folds():
         make_trainer(seed=seed, fold=fold).seed_dropout(epoch)
         drawn.append(torch.rand(3).tolist())
     assert len({tuple(each) for each in drawn}) == 4
-
-
-# A run: what is tested, validated and saved.
-
-TINY = {
-    "data.train": 60,
-    "data.val": 100,
-    "data.test": 150,
-    "data.tested": 150,
-    "network.maps": [2, 3],
-    "network.hidden": 8,
-    "training.batch": 10,
-    "training.learning_rate": 0.3,
-    "training.optimizer": "adamw",
-    "training.average": 0.9,
-    "epochs": 6,
-    "folds": [0],
-    "models": ["convnet"],
-}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return Sources("cpu")
-
-
-@pytest.mark.parametrize("keep", ["last", "best", "average"])
-def test_the_saved_network_is_the_one_that_was_tested_and_validated(keep, digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "Sources", lambda *_: digits)
-    found = load_experiment("table1", "quick", {**TINY, "training.keep": keep, "training.evaluate_every": 1})
-    (record,) = run_experiment(found, tmp_path / "item")
-    network = load(tmp_path / "item" / "weights" / "convnet-fold0-seed0.safetensors")
-    assert not network.training
-    source = digits.open(found.settings.data, 0)
-
-    def error(examples):
-        with torch.no_grad():
-            return 100 * (network(examples.images).argmax(1) != examples.labels).double().mean().item()
-
-    validated = [entry.val_error for entry in record.history]
-    assert record.test_error == record.history[-1].test_error == pytest.approx(error(source.test))
-    assert len({entry.test_error for entry in record.history}) > 1
-    if keep == "best":
-        assert validated.index(min(validated)) < 5  # else it could not be told from the last
-        assert error(source.val) == pytest.approx(min(validated))
-    else:
-        assert error(source.val) == pytest.approx(validated[-1])
-
-
-def test_a_run_is_tested_in_the_precision_that_it_is_trained_in(digits, tmp_path, monkeypatch):
-    kinds = []
-
-    def spy(network, *arguments, **options):
-        handle = network.network.stages.conv1.register_forward_hook(lambda *given: kinds.append(given[2].dtype))
-        found = score(network, *arguments, **options)
-        handle.remove()
-        return found
-
-    score = run.score
-    monkeypatch.setattr(run, "score", spy)
-    monkeypatch.setattr(run, "Sources", lambda *_: digits)
-    measured = {"measure.kind": "test_scales", "measure.scales": [1.0]}
-    for number, precision in enumerate(("float32", "bfloat16")):
-        changes = {**TINY, **measured, "epochs": 1, "training.precision": precision}
-        run_experiment(load_experiment("table1", "quick", changes), tmp_path / str(number))
-        assert set(kinds) == {getattr(torch, precision)}
-        assert len(kinds) >= 5  # validation, test and measure
-        kinds.clear()

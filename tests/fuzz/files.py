@@ -33,12 +33,11 @@ from scaleconv.data.sets import _seal, write_set
 from scaleconv.experiments import Epoch, NetworkSettings, Settings, TrainingSettings, load
 from scaleconv.experiments import items as items_module
 from scaleconv.experiments.checkpoint import Checkpoint, _checksum, load_checkpoint, read_checkpoint, write_checkpoint
+from scaleconv.experiments.compare import own_settings
 from scaleconv.experiments.explanation import load_network
-from scaleconv.experiments.fit import own_settings
-from scaleconv.experiments.items import CONFIGS, Point, load_item, read_items
+from scaleconv.experiments.items import CONFIGS, Point, Run, load_item, read_items
 from scaleconv.experiments.processes import make_fabric
 from scaleconv.experiments.records import Columns, checksum, read_records, records_file, write_record
-from scaleconv.experiments.run import Run
 from scaleconv.experiments.settings import FolderData
 from scaleconv.experiments.sources import images_of
 from scaleconv.experiments.tables import make_rows

@@ -11,7 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 import torch
 
 from scaleconv import cli
-from scaleconv.experiments import run, scores
+from scaleconv.experiments import measures, run
 from scaleconv.experiments.trainer import Trainer
 
 
@@ -49,7 +49,7 @@ def _run(arguments, folder, variables, end, threads):
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # of a job in the background it would be ignored
     sys.argv = ["scaleconv", *arguments]
-    scores.BATCH = 3  # for more batches to test than processes
+    measures.BATCH = 3  # for more batches to test than processes
     if end is None or end[0] == signal.SIGKILL:  # else a checkpoint is written for the signal alone
         run.SECONDS_BETWEEN, run.SHARE_OF_TIME = 0.0, math.inf
     if end is not None:

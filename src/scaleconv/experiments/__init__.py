@@ -1,13 +1,23 @@
 """The experiments of the paper, and training on images of your own: settings, runs, records, tables, figures."""
 
 from ..models import Classifier
+from .checkpoint import load
+from .compare import Fitted, fit
 from .cost import CostStudy
-from .fit import Fitted, fit
-from .items import ITEMS, SEARCHES, Experiment, check_name, folder_name, load_experiment, load_item, parse_override
+from .items import (
+    ITEMS,
+    SEARCHES,
+    Experiment,
+    check_name,
+    folder_name,
+    load_experiment,
+    load_item,
+    parse_override,
+    plan_runs,
+)
 from .records import Epoch, Record, Series, read_records
-from .run import Options, plan_runs, run_experiment
+from .run import Options, run_experiment
 from .settings import NetworkSettings, Settings, TrainingSettings
-from .trained import load
 
 __all__ = [
     "ITEMS",

@@ -1,31 +1,151 @@
-"""Which network to take for a user's images: several methods, trained alike with the same seeds.
+"""Training on images of your own: `fit` trains one network, `run_compare` several alike, with the same seeds.
 
-A method is a variant of the network, with or without rescaled training images. `page` says what came out.
+What is compared are methods: variants of the network, with or without rescaled training images. `page` says what came
+out.
 """
 
+import os
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
 from rich.console import Console
+from torch import nn
 
-from ..data.files import check_folder
+from ..data.files import atomic_path, check_folder
 from ..data.folders import check_shares
 from ..data.loading import ImageData, check_task, load_folder
+from ..environment import choose_device
+from ..models import Classifier
 from ..models.networks import DEFAULTS, channels_of, check_network
 from ..ops.checks import check_count
+from .checkpoint import load
 from .display import ProgressDisplay
 from .engine import Engine
-from .fit import check_channels, own_item, own_settings
-from .items import Point, check_name
+from .items import Experiment, Point, Run, check_name, plan_runs
+from .measures import TEST_SCALES
 from .methods import COMPARED, OWN
 from .page import mean_accuracy, recipe, summary_text, title, write_page
-from .processes import is_first
-from .records import read_records
-from .run import Options, check_runs, plan_runs, run_experiment
-from .settings import NetworkSettings, TrainingSettings, read
-from .sources import folder_data
+from .processes import agreed, is_first
+from .records import Record
+from .run import Options, check_runs, run_experiment
+from .settings import Data, MeasureSettings, NetworkSettings, Settings, TrainingSettings, checked, read
+from .sources import folder_data, images_of
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained network.
+
+    Attributes:
+        network: takes images in [0, 1]; in evaluation mode.
+        record: accuracy at every scale (`series`), cost, settings, environment and history.
+        weights: their file, for `scaleconv.experiments.load`; None where no folder was given, and in all processes of
+            torchrun but the first.
+    """
+
+    network: Classifier
+    record: Record
+    weights: Path | None
+
+
+def fit(
+    model: NetworkSettings | nn.Module,
+    data: ImageData | str | os.PathLike[str],
+    settings: TrainingSettings | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    workers: int = 0,
+    tensorboard: bool = False,
+    quiet: bool = False,
+) -> Fitted:
+    """Train a network on a folder of images and test it at every scale.
+
+    Args:
+        model: by name, or a Module that takes (N, C, H, W) of mean 0 to one number for each class, or with masks for
+            each class and pixel. A Module is trained itself, from the weights it has.
+        data: of `load_folder`, or a folder whose images are all of one size, with a folder for each class.
+        settings: how to train; the defaults if None.
+        folder: for the weights, the log and the checkpoint; the record goes into the file `<folder>.jsonl`. A run that
+            is finished there is not repeated, one that was interrupted goes on. None keeps nothing.
+        seed: of weights, order and augmentation.
+        device: `cpu`, `cuda`, …; `auto` takes a GPU if there is one.
+        workers: processes that decode images where they are too many to be kept in memory. Changes the time only.
+        tensorboard: whether to log for TensorBoard too, in `folder`/tensorboard.
+        quiet: without a progress bar; there is none without a terminal either.
+
+    Raises:
+        ValueError: an argument breaks its rule, the loss became infinite, or the folder holds the same run with other
+            settings or images.
+        OSError: an image, the record or the checkpoint cannot be read or written.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the checkpoint was written.
+
+    Example:
+        >>> from scaleconv.data import load_folder
+        >>> fitted = fit(NetworkSettings(variant="converted"), load_folder("photos", resize=64))  # doctest: +SKIP
+        >>> fitted.record.series["accuracy by scale"].y  # doctest: +SKIP
+    """
+    check_count("workers", workers, least=0)
+    check_count("seed", seed, least=0)
+    settings = checked(settings or TrainingSettings())
+    images = data if isinstance(data, ImageData) else load_folder(data)
+    if isinstance(model, nn.Module):
+        kind, module = type(model), model
+        method, network = "own", NetworkSettings(name=f"{kind.__module__}:{kind.__qualname__}")
+    else:
+        method, network, module = model.variant, checked(model), None
+        check_channels(folder_data(images), network)
+    if "scale" in settings.augment:
+        method = f"{method}-scale"
+    point = Point(own_settings(folder_data(images), network, settings))
+    run = Run(method, point, 0, seed, module)
+    item = own_item("fit", [method], [seed], point)
+    kept = Path(folder) if folder is not None and is_first() else None
+    options = Options(choose_device(device), None, images, workers, tensorboard)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ProgressDisplay(Console(stderr=True, quiet=quiet or not is_first())) as display,
+    ):
+        place = kept or Path(scratch) / "fit"
+        (record,) = run_experiment(item, place, options, watcher=display, runs=[run])
+        weights = run.weights(place)
+        content = agreed(options.device, weights.read_bytes)
+        if not is_first():
+            with atomic_path(weights) as part:
+                part.write_bytes(content)
+        trained = load(weights, network.name if module is None else module)
+    return Fitted(trained, record, weights if kept else None)
+
+
+def own_settings(data: Data, network: NetworkSettings, training: TrainingSettings) -> Settings:
+    """The settings of runs on a user's images: they are tested at every scale."""
+    measure = MeasureSettings(kind="accuracy", scales=TEST_SCALES)
+    return Settings(data=data, network=network, training=training, measure=measure)
+
+
+def check_channels(data: Data, network: NetworkSettings) -> None:
+    """Refuse images of another number of channels than a network takes that is made by its name."""
+    if (channels := channels_of(network.name)) not in (None, images_of(data)[0].channels):
+        raise ValueError(f"`data` must have {channels} channels for {network.name}, got {images_of(data)[0].channels}")
+
+
+def own_item(name: str, methods: list[str], seeds: list[int], point: Point) -> Experiment:
+    """An item of methods on a user's images."""
+    return Experiment(
+        item=name,
+        preset="",
+        title=f"Accuracy on {name}",
+        models=tuple(methods),
+        baseline="plain",
+        folds=(0,),
+        seeds=tuple(seeds),
+        points=(point,),
+    )
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -138,11 +258,11 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
         _ = part.kept  # decoded once: a set that is small enough travels with the runs
     started = time.perf_counter()
     with ProgressDisplay(Console(stderr=True, quiet=not is_first())) as display:
-        run_experiment(item, folder, options, watcher=display, engine=engine)
+        records = run_experiment(item, folder, options, watcher=display, engine=engine)
     if not is_first():
         return
-    wanted = [run.name for run in runs]
-    records = sorted((r for r in read_records(folder) if r.name in wanted), key=lambda r: wanted.index(r.name))
+    places = {run.name: place for place, run in enumerate(runs)}
+    records.sort(key=lambda record: places[record.name])
     for record in records:
         yield f"{title(record.model)}, seed {record.seed}: {mean_accuracy(record):.1f} % over all scales"
     written = write_page(records, images, folder)

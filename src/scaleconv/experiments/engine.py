@@ -136,7 +136,7 @@ class Processes:
             raise OSError("a process was lost: the same command goes on from what is finished") from None
         finally:
             for process in set(multiprocessing.active_children()) - others if waiting else ():
-                process.terminate()  # a task may have hours to go, and nobody would take its result
+                process.terminate()  # a task may have hours to go, and its result is not wanted
             pool.shutdown(wait=True, cancel_futures=True)
             said.close()
 
@@ -292,7 +292,7 @@ def _connect(address: str | None) -> Any:
 
 
 def _check_address(address: str) -> None:
-    """Refuse an address where nobody listens: Ray itself tries for minutes."""
+    """Refuse an address without a server: Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and int(port) < 2**16):
         raise ValueError(f"`address` must be auto or HOST:PORT, got {address!r}")

@@ -19,11 +19,10 @@ from ..inspection.pictures import finish_panel, reach_of, scale_bar, show_image,
 from ..models import Classifier
 from ..models.networks import Size
 from ..nn import SIConv2d
-from .checkpoint import load_checkpoint
+from .checkpoint import load_checkpoint, load_run
 from .methods import TITLES
 from .settings import SceneData, Settings, brief
 from .sources import compose, divide, images_of
-from .trained import load_run
 
 MIXED = parse_scales("uniform:0.4,2.2")  # scales of the digits in the scenes that are drawn
 SHOWN_LAYER = "stages.conv1"  # whose winners are drawn beside the scenes

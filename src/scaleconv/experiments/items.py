@@ -1,8 +1,9 @@
-"""What is run: an item is a set of points, each with its own settings. At each, every method is run on every fold.
+"""What is run: an item is a set of points, each with its own settings. At each, every method makes a run on every fold.
 
-Every file in `configs/` is an item, named after the file. It holds the paper's protocol; its `[presets.*]` tables
-change what they name. `base` names an item whose settings it takes over. `[[points]]` change settings once more, each
-for itself. The overrides of the command line come last and reach every point. `compare` makes an item of its own.
+Every file in `configs/` is an item, named after the file. It holds the paper's protocol, the preset `paper`; its
+`[presets.*]` tables change what they name. `base` names an item whose settings it takes over. `points` change settings
+once more, each for itself. The overrides of the command line come last and reach every point. `compare` makes an item
+of its own.
 
 Two keys are for this module only: `order`, the item's place among the others, and `search = true` for an item that
 compares settings or readings of the paper, and is not run with all.
@@ -12,17 +13,23 @@ import copy
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
+from torch import nn
 
-from ..models import UNSUPERVISED
+from ..models import UNSUPERVISED, Classifier, Images, make_network
 from ..models.networks import check_network
-from .methods import METHODS, TITLES, settings_of
-from .settings import SECTIONS, DigitData, Seed, Settings, brief, read, task_of
+from .methods import METHODS, TITLES, config_of, of_weights, settings_of
+from .records import run_file, run_name
+from .settings import SECTIONS, DigitData, FolderData, Seed, Settings, brief, read, task_of
+from .sources import Source
 
 MOST_DRAWS = 10**6  # folds where each is a draw of its own
 TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
@@ -154,6 +161,78 @@ class Experiment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return replace(self, points=(self.points[names.index(name) if name is not None else 0],))
 
 
+@dataclass(frozen=True)
+class Run:
+    """One method on one fold at one point.
+
+    Attributes:
+        model: the method, by name.
+        point: has the settings that all methods share.
+        fold, seed: which repeat.
+        module: a network of the user's own, which is trained from the weights it has; None makes a new one.
+    """
+
+    model: str
+    point: Point
+    fold: int
+    seed: int
+    module: nn.Module | None = field(default=None, compare=False)
+
+    @property
+    def settings(self) -> Settings:
+        return settings_of(self.model, self.point.settings)
+
+    @property
+    def name(self) -> str:
+        return run_name(self.model, self.point.name, self.fold, self.seed)
+
+    @property
+    def title(self) -> str:
+        at = f", {self.point.title}" if self.point.title else ""
+        repeat = f"seed {self.seed}" if isinstance(self.settings.data, FolderData) else f"fold {self.fold}"
+        return f"{TITLES[self.model]}{at}, {repeat}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings its result depends on, as its record holds them."""
+        return config_of(self.model, self.settings)
+
+    def identity(self) -> dict[str, Any]:
+        """All that its weights depend on."""
+        config = of_weights(self.model, self.config)
+        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": config}
+
+    def weights(self, folder: Path) -> Path:
+        """The file of the weights of the finished run."""
+        return run_file(folder, self.name, "weights")
+
+    def checkpoint(self, folder: Path) -> Path:
+        """The file of the state of the unfinished run."""
+        return run_file(folder, self.name, "checkpoints")
+
+    def make(self, images: Images) -> nn.Module:
+        """Its network as it is before training, for images of mean 0."""
+        torch.manual_seed(self.seed)
+        if self.module is not None:
+            return self.module
+        return make_network(images, **asdict(self.settings.network))
+
+    def classifier(self, source: Source) -> Classifier:
+        """Its network as it is before training."""
+        return Classifier(self.make(source.images), source.mean, source.std, source.classes)
+
+
+def plan_runs(experiment: Experiment) -> list[Run]:
+    """All runs, seed by seed, method by method, point by point."""
+    return [
+        Run(model, point, fold, seed)
+        for seed in experiment.seeds or (experiment.seed,)
+        for model in experiment.models
+        for point in experiment.points
+        for fold in experiment.folds
+    ]
+
+
 def check_list(name: str, values: Sequence[Any]) -> None:
     """Refuse an empty list, and one that names something twice."""
     if not values or len(set(values)) < len(values):
@@ -213,9 +292,11 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
     Raises:
         ValueError: an unknown item, preset or key, or a value of the wrong kind.
     """
-    table = _with_preset(item, preset)
-    changes = _nested(overrides or {})
-    where = f"{item}.toml"
+    table, presets = _read(item)
+    changes, where = _nested(overrides or {}), f"{item}.toml"
+    if preset not in presets:
+        raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {where}")
+    _merge(table, presets[preset])
     if item in STUDIES:
         _merge(table, changes)
         study: Item = read(STUDIES[item], {**table, "item": item, "preset": preset}, where)
@@ -274,19 +355,12 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _with_preset(item: str, preset: str) -> Table:
-    table, presets = _read(item)
-    if preset not in presets:
-        raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {item}.toml")
-    return _merge(table, presets[preset])
-
-
 def _read(item: str) -> tuple[Table, Table]:
     """A file and its presets, both on top of the settings of the item it is based on."""
     if item not in _FILES:
         raise ValueError(f"`item` must be one of {', '.join(ITEMS)}, got {item!r}")
     table = {key: copy.deepcopy(value) for key, value in _FILES[item].items() if key not in ("order", "search")}
-    presets = table.pop("presets", {})
+    presets = {"paper": {}, **table.pop("presets", {})}
     if "base" not in table:
         return table, presets
     base, base_presets = _read(table.pop("base"))
@@ -314,10 +388,9 @@ def _point(point: Any, base: Table, changes: Table, where: str) -> Table:
 def _nested(flat: Mapping[str, Any]) -> Table:
     table: Table = {}
     for key, value in flat.items():
-        *parents, last = key.split(".")
-        change: Table = {last: value}
-        for parent in reversed(parents):
-            change = {parent: change}
+        change = value
+        for part in reversed(key.split(".")):
+            change = {part: change}
         _merge(table, change)
     return table
 

@@ -89,8 +89,8 @@ def noticing_loss() -> Iterator[None]:
 def leave(code: int) -> None:
     """End this process, if it is one of several, once what is to be done at its end is done.
 
-    The interpreter is not ended: meanwhile a thread that still lets go of a tensor it has sent would abort the process,
-    and torchrun would stop the others.
+    The interpreter is not shut down: a thread that frees a tensor it has sent could abort the process at that time, and
+    torchrun would stop the others.
     """
     if dist.is_initialized():
         atexit._run_exitfuncs()

@@ -6,6 +6,7 @@ everything. The file is written whole or not at all, by one process at a time, s
 contradicts itself, is refused by its number.
 """
 
+import csv
 import hashlib
 import math
 import os
@@ -76,7 +77,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         """The epochs, counted from 1.
 
         Raises:
-            ValueError: columns of different lengths, or errors of epochs that there are not.
+            ValueError: columns of different lengths, or errors of unknown epochs.
         """
         epochs = range(1, len(self.train_loss) + 1)
         pairs = [(self.tested, self.test_error), (self.validated, self.val_error)]
@@ -110,7 +111,7 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         parameters: numbers the network learned.
         seconds: of training, without tests, over all sittings; of an RBM, with the choice of its classifier.
         seconds_per_epoch: median over the epochs, without tests.
-        runs_together: how many runs shared the device meanwhile.
+        runs_together: how many runs shared the device.
         point, x, label: which point of the experiment, its position on the axis, and its label.
         series: what else was measured, by name.
         cost: of the network, by name: operations, memory, time.
@@ -148,7 +149,7 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Where it stands among others."""
+        """By which records are sorted."""
         return self.model, -math.inf if self.x is None else self.x, self.point, self.fold, self.seed
 
 
@@ -197,6 +198,33 @@ def read_records(folder: Path) -> list[Record]:
         OSError: the file cannot be read.
     """
     return sorted((record for record, _ in _read_lines(records_file(folder))), key=lambda record: record.order)
+
+
+def write_log(folder: Path, name: str, history: Sequence[Epoch], *, tensorboard: bool = False) -> None:
+    """Write the history so far of a run on a user's images: as CSV, and for TensorBoard if asked."""
+    with atomic_path(run_file(folder, name, "logs")) as part, part.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("epoch", "train_loss", "val_error", "seconds"))
+        rows.writerows((e.epoch, f"{e.train_loss:.6g}", e.val_error, f"{e.seconds:.3f}") for e in history)
+    if tensorboard:
+        last = history[-1]
+        with summary_writer()(str(folder / "tensorboard" / name)) as board:
+            board.add_scalar("train_loss", last.train_loss, last.epoch)
+            if last.val_error is not None:
+                board.add_scalar("val_error", last.val_error, last.epoch)
+
+
+def summary_writer() -> Any:
+    """The class that writes for TensorBoard.
+
+    Raises:
+        ImportError: TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("`tensorboard` needs its package: pip install 'scaleconv[tensorboard]'") from None
+    return SummaryWriter
 
 
 def _read_lines(path: Path) -> Iterator[tuple[Record, bytes]]:
@@ -286,7 +314,7 @@ def _check_epochs(record: Record) -> None:
 
 
 def _rounded(value: Any, keep: tuple[str, ...] = ()) -> Any:
-    """Plain values with floats rounded, but for what stands under the keys to keep."""
+    """Plain values with floats rounded, but not under the keys to keep."""
     if isinstance(value, dict):
         return {key: item if key in keep else _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

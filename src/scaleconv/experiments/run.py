@@ -7,9 +7,9 @@ CPU networks take turns, and only the folds of an RBM are trained at once.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -17,17 +17,12 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor
 
 from ..data import ImageData
 from ..data.files import atomic_path, check_folder, remove_leftovers
 from ..environment import describe_environment
-from ..models import (
-    UNSUPERVISED,
-    Classifier,
-    Images,
-    make_network,
-)
+from ..models import UNSUPERVISED, Classifier, Fold, Recipe, UnsupervisedSettings, train_unsupervised
 from .checkpoint import (
     Checkpoint,
     check_settings,
@@ -38,16 +33,13 @@ from .checkpoint import (
     write_checkpoint,
 )
 from .engine import Engine, Local, Silent, Watcher
-from .features import learn_features
-from .items import Experiment, Point, folder_name
-from .logs import summary_writer, write_log
-from .measures import MEASURES, Trained, check_measure
-from .methods import TITLES, config_of, epochs_of, of_result, of_weights, settings_of
+from .items import Experiment, Run, folder_name, plan_runs
+from .measures import MEASURES, Tally, Trained, check_measure, measure_cost, score
+from .methods import TITLES, epochs_of, of_result
 from .processes import agreed, any_process, is_first, make_fabric, noted_signals, noticing_loss
-from .records import Epoch, Record, Series, read_records, run_file, run_name, write_record
-from .scores import Tally, measure_cost, score
-from .settings import FolderData, Settings, TrainingSettings
-from .sources import Examples, Source, Sources, images_of
+from .records import Epoch, Record, Series, read_records, run_file, summary_writer, write_log, write_record
+from .settings import FolderData, Settings
+from .sources import Source, Sources, images_of
 from .trainer import Trainer, TrainerGroup
 
 MOST_AT_ONCE = 6  # runs trained at once on a GPU: from there on, the time of a step grows with their number
@@ -56,80 +48,8 @@ SHARE_OF_TIME = 0.02  # that checkpoints may take
 
 
 @dataclass(frozen=True)
-class Run:
-    """One method on one fold at one point.
-
-    Attributes:
-        model: the method, by name.
-        point: has the settings that all methods share.
-        fold, seed: which repeat.
-        module: a network of the user's own, which is trained from the weights it has; None makes a new one.
-    """
-
-    model: str
-    point: Point
-    fold: int
-    seed: int
-    module: nn.Module | None = field(default=None, compare=False)
-
-    @property
-    def settings(self) -> Settings:
-        return settings_of(self.model, self.point.settings)
-
-    @property
-    def name(self) -> str:
-        return run_name(self.model, self.point.name, self.fold, self.seed)
-
-    @property
-    def title(self) -> str:
-        at = f", {self.point.title}" if self.point.title else ""
-        repeat = f"seed {self.seed}" if isinstance(self.settings.data, FolderData) else f"fold {self.fold}"
-        return f"{TITLES[self.model]}{at}, {repeat}"
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The settings its result depends on, as its record holds them."""
-        return config_of(self.model, self.settings)
-
-    def identity(self) -> dict[str, Any]:
-        """All that its weights depend on."""
-        config = of_weights(self.model, self.config)
-        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": config}
-
-    def weights(self, folder: Path) -> Path:
-        """The file of the weights of the finished run."""
-        return run_file(folder, self.name, "weights")
-
-    def checkpoint(self, folder: Path) -> Path:
-        """The file of the state of the unfinished run."""
-        return run_file(folder, self.name, "checkpoints")
-
-    def make(self, images: Images) -> nn.Module:
-        """Its network as it is before training, for images of mean 0."""
-        torch.manual_seed(self.seed)
-        if self.module is not None:
-            return self.module
-        return make_network(images, **msgspec.structs.asdict(self.settings.network))
-
-    def classifier(self, source: Source) -> Classifier:
-        """Its network as it is before training."""
-        return Classifier(self.make(source.images), source.mean, source.std, source.classes)
-
-
-def plan_runs(experiment: Experiment) -> list[Run]:
-    """All runs, seed by seed, method by method, point by point."""
-    return [
-        Run(model, point, fold, seed)
-        for seed in experiment.seeds or (experiment.seed,)
-        for model in experiment.models
-        for point in experiment.points
-        for fold in experiment.folds
-    ]
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What a run has left: its record, its weights as the bytes of a file, and whether these are new."""
+    """What a run has left: its record, and its weights as the bytes of a file."""
 
     record: Record
     weights: bytes
@@ -196,15 +116,15 @@ def run_experiment(
     tasks = agreed(options.device, lambda: _tasks(experiment, runs, folder, options, watcher, engine))
     sources = Sources(options.device, options.data_dir, options.images)
     work = partial(_work, sources=sources, options=options)
+    titles = {run.name: run.title for run in runs}
     with closing(engine.run(work, tasks, folder, watcher)) as results:
         for outcomes in results:
             for outcome in outcomes if is_first() else ():
                 save(folder, outcome)
             for outcome in outcomes:
-                watcher.end(_title_of(runs, outcome.record))
-    wanted = {run.name for run in runs}
+                watcher.end(titles[outcome.record.name])
     records: list[Record] = agreed(
-        options.device, lambda: [each for each in read_records(folder) if each.name in wanted]
+        options.device, lambda: [each for each in read_records(folder) if each.name in titles]
     )
     return records
 
@@ -229,10 +149,6 @@ def save(folder: Path, outcome: Outcome) -> None:
         part.write_bytes(outcome.weights)
     write_record(folder, msgspec.structs.replace(outcome.record, experiment=folder.name))
     run_file(folder, name, "checkpoints").unlink(missing_ok=True)
-
-
-def _title_of(runs: Sequence[Run], record: Record) -> str:
-    return next(run.title for run in runs if run.name == record.name)
 
 
 def _tasks(
@@ -332,18 +248,11 @@ def _train(
     fabric = make_fabric(options.device, settings.precision)
     if fabric.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(fabric.device)
-    opened = {run: sources.open(run.settings.data, run.fold) for run in group}
     trainers, histories = dict[Run, Trainer](), dict[Run, list[Epoch]]()
     for run, checkpoint in group.items():
-        trainers[run] = Trainer(
-            run.classifier(opened[run]),
-            opened[run],
-            settings,
-            fabric,
-            seed=run.seed,
-            fold=run.fold,
-            workers=options.workers,
-        )
+        source = sources.open(run.settings.data, run.fold)
+        about = {"seed": run.seed, "fold": run.fold, "workers": options.workers}
+        trainers[run] = Trainer(run.classifier(source), source, settings, fabric, **about)
         histories[run] = list(checkpoint.history) if checkpoint else []
         watcher.begin(run.title, settings.epochs, len(histories[run]))
     trained = TrainerGroup(list(trainers.values()))
@@ -372,16 +281,15 @@ def _train(
             _refuse_divergence(losses, epoch, folder)
             seconds, spent, done = spent + time.perf_counter() - start, 0.0, 0
             for run, loss in losses.items():
-                trainer, history, source = trainers[run], histories[run], opened[run]
+                trainer, history = trainers[run], histories[run]
                 ended = settings.ended([*(entry.train_loss for entry in history), loss])
-                tested = ended or (settings.evaluate_every and epoch % settings.evaluate_every == 0)
-                entry = _tested(trainer, source, Epoch(epoch, loss, None, seconds), history, bool(tested), options)
-                history.append(entry)
+                tested = ended or bool(settings.evaluate_every and epoch % settings.evaluate_every == 0)
+                history.append(_tested(trainer, Epoch(epoch, loss, None, seconds), history, tested))
                 if isinstance(run.settings.data, FolderData) and is_first():
                     write_log(folder, run.name, history, tensorboard=options.tensorboard)
-                watcher.advance(run.title, epoch, _figures(entry))
+                watcher.advance(run.title, epoch, _figures(history[-1]))
                 if ended:  # while others of the group train on, and this one with them
-                    outcomes[run] = _outcome(run, trainer, source, history, len(trainers), options)
+                    outcomes[run] = _finish(run, trainer, history, len(trainers), options.device)
             stopped, due = any_process(fabric, bool(received), clock.due())  # also while it was tested
             if (stopped or due) and not outcomes:
                 with clock.writing():
@@ -394,11 +302,9 @@ def _train(
     return [outcomes[run] for run in group]
 
 
-def _tested(
-    trainer: Trainer, source: Source, entry: Epoch, history: Sequence[Epoch], tested: bool, options: Options
-) -> Epoch:
+def _tested(trainer: Trainer, entry: Epoch, history: Sequence[Epoch], tested: bool) -> Epoch:
     """The entry with the errors that are due; the network with the least validation error may be kept."""
-    scored = _scorer(source, trainer.settings, options.workers, trainer.fabric)
+    scored, source = _scorer(trainer), trainer.source
     if len(source.val):
         subject = trainer.network if trainer.settings.keep == "best" else trainer.tested
         val_error = scored(subject, source.val).error()
@@ -409,31 +315,28 @@ def _tested(
     return entry
 
 
-def _outcome(
-    run: Run, trainer: Trainer, source: Source, history: list[Epoch], together: int, options: Options
-) -> Outcome:
-    """Measure what the run measures on its trained network, and what that costs."""
-    network = run.classifier(source).to(trainer.device)  # as it is loaded again: with its own norms
-    network.load_state_dict(trainer.tested.state_dict())
-    series = _measured(run, network, source, _scorer(source, trainer.settings, options.workers, trainer.fabric))
-    own = isinstance(run.settings.data, FolderData) and trainer.fabric.is_global_zero
-    cost = measure_cost(network, source.test, trainer.settings.batch) if own else {}
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    world = trainer.fabric.world_size
-    record = _record(run, history, parameters, together, options.device, series, cost=cost)
-    if world > 1:
-        record = msgspec.structs.replace(record, environment={**record.environment, "processes": world})
-    return Outcome(record, encode_checkpoint(Checkpoint(run.identity(), history, dict(network.state_dict()))))
-
-
-def _scorer(
-    source: Source, settings: TrainingSettings, workers: int = 0, fabric: Any = None
-) -> Callable[[nn.Module, Examples], Tally]:
+def _scorer(trainer: Trainer) -> Callable[..., Tally]:
     """Tests networks as they are trained: in the same precision, by the same processes."""
-    return partial(score, uncounted=source.uncounted, workers=workers, fabric=fabric, precision=settings.precision)
+    how = {"fabric": trainer.fabric, "workers": trainer.workers, "precision": trainer.settings.precision}
+    return partial(score, uncounted=trainer.source.uncounted, **how)
 
 
-def _measured(run: Run, network: Classifier, source: Source, scored: Callable[..., Any]) -> dict[str, Series]:
+def _finish(run: Run, trainer: Trainer, history: list[Epoch], together: int, device: str) -> Outcome:
+    """Measure what the run measures on its trained network, and what that costs."""
+    network = run.classifier(trainer.source).to(trainer.device)  # as it is loaded again: with its own norms
+    network.load_state_dict(trainer.tested.state_dict())
+    series = _measured(run, network, trainer.source, _scorer(trainer))
+    own = isinstance(run.settings.data, FolderData) and trainer.fabric.is_global_zero
+    cost = measure_cost(network, trainer.source.test, trainer.settings.batch) if own else {}
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    outcome = _outcome(run, history, network.state_dict(), parameters, together, device, series, cost)
+    if (world := trainer.fabric.world_size) > 1:
+        environment = {**outcome.record.environment, "processes": world}
+        outcome = replace(outcome, record=msgspec.structs.replace(outcome.record, environment=environment))
+    return outcome
+
+
+def _measured(run: Run, network: Classifier, source: Source, scored: Callable[..., Tally]) -> dict[str, Series]:
     settings = run.settings.measure
     if not settings.kind:
         return {}
@@ -446,8 +349,8 @@ def _measured_again(run: Run, trained: Record, weights: Checkpoint, sources: Sou
     network = run.classifier(source)
     check_shapes(run.name, weights.tensors, network.state_dict())
     network.load_state_dict(weights.tensors)
-    network = network.to(sources.device)
-    series = _measured(run, network, source, _scorer(source, run.settings.training)) or trained.series
+    scored = partial(score, uncounted=source.uncounted, precision=run.settings.training.precision)
+    series = _measured(run, network.to(sources.device), source, scored) or trained.series
     record = msgspec.structs.replace(
         trained,
         config=run.config,
@@ -460,18 +363,17 @@ def _measured_again(run: Run, trained: Record, weights: Checkpoint, sources: Sou
     return Outcome(record, encode_checkpoint(weights))
 
 
-def _record(
+def _outcome(
     run: Run,
     history: list[Epoch],
+    tensors: Mapping[str, Tensor],
     parameters: int,
     together: int,
     device: str,
     series: dict[str, Series],
-    *,
-    other_seconds: float = 0.0,
     cost: dict[str, float] | None = None,
-) -> Record:
-    return Record(
+) -> Outcome:
+    record = Record(
         experiment="",
         model=run.model,
         fold=run.fold,
@@ -481,7 +383,7 @@ def _record(
         environment=describe_environment(device),
         history=history,
         parameters=parameters,
-        seconds=sum(entry.seconds for entry in history) + other_seconds,
+        seconds=sum(entry.seconds for entry in history),
         seconds_per_epoch=median(entry.seconds for entry in history),
         runs_together=together,
         point=run.point.name,
@@ -490,6 +392,7 @@ def _record(
         series=series,
         cost=cost or {},
     )
+    return Outcome(record, encode_checkpoint(Checkpoint(run.identity(), history, dict(tensors))))
 
 
 def _test_error(series: dict[str, Series], history: Sequence[Epoch]) -> float | None:
@@ -544,18 +447,42 @@ class _Clock:
 def _train_features(runs: Sequence[Run], sources: Sources, options: Options, watcher: Watcher) -> list[Outcome]:
     """Train runs of one method that learns features without labels, all folds at once; they have no checkpoints."""
     model, settings = runs[0].model, runs[0].settings
+    folds = []
     for run in runs:
         watcher.begin(run.title, epochs_of(model, settings), 0)
+        source = sources.open(run.settings.data, run.fold)
+        folds.append(Fold(*source.train.tensors, *source.test.tensors))  # type: ignore[misc]
 
     def watch(progress: Any) -> None:
         for run, loss in zip(runs, progress.reconstruction.tolist(), strict=True):
             watcher.advance(run.title, progress.epoch, f"loss {loss:.4f}")
 
-    opened = [sources.open(run.settings.data, run.fold) for run in runs]
+    try:
+        found = train_unsupervised(model, folds, _feature_settings(model, settings), seed=runs[0].seed, watch=watch)
+    except ValueError as error:
+        raise ValueError(f"{TITLES[model]}: {error}, in the settings [{model}]") from None
     outcomes = []
-    for run, found in zip(runs, learn_features(model, settings, opened, runs[0].seed, watch), strict=True):
-        about = (found.history, found.parameters, found.together, options.device, found.series)
-        weights = Checkpoint(run.identity(), found.history, found.tensors)
-        record = _record(run, *about, other_seconds=found.other_seconds)
-        outcomes.append(Outcome(record, encode_checkpoint(weights)))
+    for run, result in zip(runs, found, strict=True):
+        pairs = zip(result.reconstruction, result.epoch_seconds, strict=True)
+        history = [Epoch(number, loss, None, seconds) for number, (loss, seconds) in enumerate(pairs, start=1)]
+        together = len(runs) if history else 1
+        if not history:  # pixels: a classifier only
+            history = [Epoch(1, result.held_out_losses[result.penalty], None, result.seconds)]
+        history[-1] = msgspec.structs.replace(history[-1], test_error=result.test_error)
+        held_out = {"held_out_loss": result.held_out_losses, "held_out_error": result.held_out_errors}
+        series = {name: Series(list(values), list(values.values())) for name, values in held_out.items()}
+        tensors = result.weights if result.samples is None else {**result.weights, "samples": result.samples}
+        outcome = _outcome(run, history, tensors, result.parameters, together, options.device, series)
+        record = msgspec.structs.replace(outcome.record, seconds=result.seconds)
+        outcomes.append(replace(outcome, record=record))
     return outcomes
+
+
+def _feature_settings(model: str, settings: Settings) -> UnsupervisedSettings:
+    """What `train_unsupervised` is told of a method's settings."""
+    found = UnsupervisedSettings(penalties=settings.softmax.penalties, held_out=settings.softmax.held_out)
+    if model == "pixels":
+        return found
+    values = msgspec.structs.asdict(settings.rbm if model == "rbm" else settings.si_rbm)
+    found = replace(found, hidden=values.pop("hidden"), scales=values.pop("scales", found.scales))
+    return replace(found, recipe=Recipe(**values))

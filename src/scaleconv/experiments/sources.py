@@ -115,10 +115,8 @@ class FromFiles:
             yield from InMemory(*self.tensors).batches(order)
             return
         for images, labels in self.files.batches(order, workers):
-            yield (
-                pixels(images.to(self.device, non_blocking=True)),
-                labels.to(self.device, non_blocking=True).long(),
-            )
+            images, labels = (part.to(self.device, non_blocking=True) for part in (images, labels))
+            yield pixels(images), labels.long()
 
 
 @dataclass(frozen=True)
@@ -209,9 +207,8 @@ class Sources:
             raise ValueError(
                 f"`data` must hold the images of the settings, got {self.folder and self.folder.folder.root}"
             )
-        train, val, test = (
-            FromFiles(part, self.device) for part in (self.folder.train, self.folder.val, self.folder.test)
-        )
+        parts = (self.folder.train, self.folder.val, self.folder.test)
+        train, val, test = (FromFiles(part, self.device) for part in parts)
         (mean, std), (images, classes) = self.folder.moments, images_of(data)
 
         def at_scale(scale: float, count: int | None, size: int | None) -> Examples:
@@ -286,7 +283,7 @@ def _digits_at_scale(
     """Test images with all digits at one scale instead of their own; what leaves the canvas is cut off.
 
     Digits are scaled as in MNIST-Scale: without averaging, on an empty canvas. Scenes are composed anew, since fewer
-    large digits have room in one.
+    large digits fit into one.
     """
     data = msgspec.structs.replace(data, size=size or data.size)
     if isinstance(data, SceneData):

@@ -73,8 +73,7 @@ class Trainer:
         self.steps = settings.steps or self.order.per_pass  # of an epoch
         self.in_memory = source.train.tensors
         optimiser = make_optimiser(settings, network, self.device)
-        self.rates = [group["lr"] for group in optimiser.param_groups]
-        self.rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in self.rates]  # at their largest
+        self.rates = [copy.deepcopy(group["lr"]) for group in optimiser.param_groups]  # at their largest
         self.kept = copy.deepcopy(network).eval().requires_grad_(False) if settings.keep != "last" else None
         self.optimiser, self.model = optimiser, fabric.setup_module(network)
         self.batches: list[NDArray[np.int64]] = []  # of this epoch
@@ -97,8 +96,8 @@ class Trainer:
         """Draw all that an epoch, counted from 1, takes; the host then has nothing to do with its steps in memory."""
         first = (epoch - 1) * self.steps
         self.batches = self.order.of_steps(first, self.steps)
-        plan = [(self.settings.rate_at(first + k, self.steps), mean_moves(self.settings.average, first + k))
-                for k in range(self.steps)]  # fmt: skip
+        steps, average = range(first, first + self.steps), self.settings.average
+        plan = [(self.settings.rate_at(step, self.steps), mean_moves(average, step)) for step in steps]
         self.schedule.copy_(torch.tensor(plan))
         if self.settings.augment:
             longest = max(map(len, self.batches))
@@ -208,9 +207,10 @@ class Trainer:
             ValueError: it is of another network, or of another optimiser.
         """
         kinds = OPTIMISER_STATE[self.settings.optimizer]
+        counts = self.device if self.device.type == "cuda" else "cpu"  # where Adam counts its steps
         for parameter in self.network.parameters():
             for kind in kinds:
-                zero = torch.zeros((), device=self._step_device()) if kind == "step" else torch.zeros_like(parameter)
+                zero = torch.zeros((), device=counts) if kind == "step" else torch.zeros_like(parameter)
                 self.optimiser.state[parameter].setdefault(kind, zero)
         own = self.state()
         random, saved = own.pop("random"), {name: tensor for name, tensor in state.items() if name != "random"}
@@ -226,10 +226,6 @@ class Trainer:
                 torch.cuda.set_rng_state(state["random"].cpu(), self.device)
             else:
                 torch.set_rng_state(state["random"])
-
-    def _step_device(self) -> torch.device:
-        """Where Adam counts its steps: with the parameters, if it is captured."""
-        return self.device if self.device.type == "cuda" else torch.device("cpu")
 
 
 class TrainerGroup:
