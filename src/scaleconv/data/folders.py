@@ -15,21 +15,13 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from .decoding import (
-    Size,
-    UnusableImageError,
-    checksum,
-    decode_mask,
-    import_pillow,
-    inspect,
-    printable,
-    quiet_pillow,
-)
+from .decoding import Size, UnusableImageError, checksum, decode_mask, import_pillow, inspect, printable, quiet_pillow
 from .files import atomic_path, check_writable
 from .progress import watched
 from .rescale import IGNORE
@@ -176,7 +168,11 @@ def divide_by_class(
         labels: all classes that there should be.
         val, test, seed: as of `read_folder`.
     """
-    _refuse_case(folder, labels)
+    known: dict[str, str] = {}
+    for name in sorted(labels):
+        if (other := known.setdefault(name.casefold(), name)) != name:
+            got = f"{other} and {name}"
+            raise ValueError(f"`data` (={folder}) must not hold classes that differ in case only, got {got}")
     usable: dict[tuple[str, str], list[ImageFile]] = {}
     for candidate, image, _ in _usable(folder, candidates, skipped):
         usable.setdefault((candidate.label, candidate.part), []).append(image)
@@ -405,51 +401,43 @@ def _by_stem(folder: Path, suffixes: tuple[str, ...], root: Path, skipped: list[
     return found
 
 
-def _refuse_case(root: Path, names: set[str]) -> None:
-    known: dict[str, str] = {}
-    for name in sorted(names):
-        if (other := known.setdefault(name.casefold(), name)) != name:
-            raise ValueError(f"`data` (={root}) must not hold classes that differ in case only, got {other} and {name}")
-
-
 def _usable(
     root: Path, candidates: Sequence[Candidate], skipped: list[Skipped]
 ) -> Iterator[tuple[Candidate, ImageFile, int]]:
     """The candidates that can be decoded and are no copies, and the largest class number in their masks."""
     taken: dict[str, str] = {}
     with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        inspected = watched(pool.map(_inspected, candidates), "checking images", len(candidates))
+        inspected = watched(pool.map(partial(_inspected, root), candidates), "checking images", len(candidates))
         for candidate, found in zip(candidates, inspected, strict=True):
-            name = str(candidate.path.relative_to(root))
             if isinstance(found, Skipped):
-                skipped.append(Skipped(_inside(Path(found.name), root), found.reason))
+                skipped.append(found)
                 continue
-            image, of_mask, largest = found
-            if (first := taken.setdefault(image.checksum, printable(name))) != printable(name):
-                skipped.append(Skipped(printable(name), f"is a copy of {first}"))
+            image, own_checksum, largest = found
+            name = printable(image.name)
+            if (first := taken.setdefault(own_checksum, name)) != name:
+                skipped.append(Skipped(name, f"is a copy of {first}"))
                 continue
-            mask = str(candidate.mask.relative_to(root)) if candidate.mask else ""
-            yield candidate, replace(image, name=name, mask=mask, checksum=image.checksum + of_mask), largest
+            yield candidate, image, largest
 
 
-def _inspected(candidate: Candidate) -> tuple[ImageFile, str, int] | Skipped:
-    """An image, the checksum of its mask and the largest number in it; or the file that cannot be used, and why."""
-    path = candidate.path
+def _inspected(root: Path, candidate: Candidate) -> tuple[ImageFile, str, int] | Skipped:
+    """An image, the checksum without its mask, and the largest number in the mask; or what cannot be used, and why."""
+    path, mask = candidate.path, candidate.mask
     try:
-        image = ImageFile("", -1, *inspect(path))
-        if candidate.mask is None:
-            return image, "", -1
-        path = candidate.mask
-        numbers, of_mask = decode_mask(path), checksum(path)
+        image = ImageFile(str(path.relative_to(root)), -1, *inspect(path))
+        if mask is None:
+            return image, image.checksum, -1
+        path = mask
+        numbers, both = decode_mask(mask), image.checksum + checksum(mask)
     except UnusableImageError as error:
-        return Skipped(str(path), str(error))
+        return Skipped(_inside(path, root), str(error))
     if tuple(numbers.shape) != image.size:
         sizes = ["×".join(map(str, size)) for size in (numbers.shape, image.size)]
-        return Skipped(str(path), f"is {sizes[0]}, its image {sizes[1]}")
+        return Skipped(_inside(mask, root), f"is {sizes[0]}, its image {sizes[1]}")
     labelled = numbers[numbers != IGNORE]
     if not len(labelled):
-        return Skipped(str(path), f"has no label ({IGNORE} in every pixel)")
-    return image, of_mask, int(labelled.max())
+        return Skipped(_inside(mask, root), f"has no label ({IGNORE} in every pixel)")
+    return replace(image, mask=str(mask.relative_to(root)), checksum=both), image.checksum, int(labelled.max())
 
 
 def _divide(
