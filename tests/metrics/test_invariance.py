@@ -33,20 +33,17 @@ def scores(*functions, count=1000, factors=FACTORS, **options):
     return invariance_scores(Units(*functions), images, ["out"], turn, factors, **options)["out"].tolist()
 
 
-def test_a_unit_that_always_fires_scores_1():
-    assert scores(lambda value, factor: torch.ones_like(value)) == [1]
-
-
-def test_a_unit_that_never_fires_scores_0():
-    assert scores(lambda value, factor: torch.zeros_like(value)) == [0]
-
-
-def test_a_perfectly_invariant_unit_that_fires_to_one_in_a_hundred_scores_100():
-    assert scores(lambda value, factor: value) == [pytest.approx(100)]
-
-
-def test_a_selective_unit_that_fires_at_one_factor_of_ten_scores_10():
-    assert scores(lambda value, factor: value * (abs(factor - 1) < 0.01)) == [pytest.approx(10)]
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        (lambda value, factor: torch.ones_like(value), 1),  # always fires
+        (lambda value, factor: torch.zeros_like(value), 0),  # never
+        (lambda value, factor: value, 100),  # to one image in a hundred, at every factor
+        (lambda value, factor: value * (abs(factor - 1) < 0.01), 10),  # to as many, at one factor of ten
+    ],
+)
+def test_units_whose_score_is_known(unit, expected):
+    assert scores(unit) == [pytest.approx(expected)]
 
 
 def test_the_score_is_the_local_rate_over_the_global_rate():

@@ -21,13 +21,6 @@ QUICK = Recipe(epochs=3, batch=20)
 IMAGES = torch.rand(100, 64, generator=torch.Generator().manual_seed(0)) ** 3
 
 
-def bars(count=400, side=6, seed=0):
-    """One bright row or column per image."""
-    places = torch.randint(2 * side, (count,), generator=torch.Generator().manual_seed(seed))
-    rows, columns = F.one_hot(places, 2 * side).float().split(side, 1)
-    return (rows[:, :, None] + columns[:, None, :]).flatten(1)
-
-
 @KINDS
 def test_features_are_the_hidden_means_of_enumeration(scales):
     tiny = Tiny(scales)
@@ -141,26 +134,6 @@ def test_a_transform_is_the_level_of_the_layer_cropped_or_framed_at_the_centre(s
     assert_close(canvas_matrix(scale, length), F.pad(level, (0, 0, margin, margin)))
 
 
-def test_a_unit_responds_to_an_image_and_to_its_enlargement():
-    """A filter matched to a square responds to squares of twice the size, if 0.5 is among its scales."""
-    small, large = torch.zeros(12, 12), torch.zeros(12, 12)
-    small[4:8, 4:8], large[2:10, 2:10] = 1, 1
-    filters, images = (2 * small - 1).flatten()[None], torch.stack([small, large]).flatten(1)
-    plain, invariant = (
-        SIRBM(1, 12, scales=scales).load(filters, torch.full((len(scales), 1), -10.0), torch.zeros(144))
-        for scales in ((1,), (1, 0.5))
-    )
-    assert plain.transform(images).flatten().tolist() == pytest.approx([1, 0], abs=0.01)
-    assert invariant.transform(images).flatten().tolist() == pytest.approx([1, 1], abs=0.01)
-
-
-@pytest.mark.parametrize("recipe", [QUICK, Recipe(epochs=2, batch=20, steps=2, persistent=True)], ids=["CD-1", "PCD-2"])
-def test_with_the_single_scale_one_the_si_rbm_is_the_rbm(recipe):
-    plain, invariant = RBM(7, recipe).fit(IMAGES), SIRBM(7, 8, recipe, scales=(1,)).fit(IMAGES)
-    assert all(torch.equal(invariant.state()[name], tensor) for name, tensor in plain.state().items())
-    assert torch.equal(plain.sample(3, 5), invariant.sample(3, 5))
-
-
 @pytest.mark.parametrize(
     "model", [RBM(7, QUICK, seed=1), SIRBM(7, 8, QUICK, scales=(1, 1.5), seed=1)], ids=["RBM", "SI"]
 )
@@ -180,17 +153,6 @@ def test_machines_trained_together_end_as_they_would_alone(model):
         assert one.history[-1].reconstruction == pytest.approx(alone.history[-1].reconstruction.item(), rel=1e-4)
     assert not torch.equal(alone.sample(2, 3), alone.sample(2, 3, seed=1))
     assert not torch.equal(alone.weight, RBM(7, QUICK, seed=2).fit(stacked[2]).weight)
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("target", [0.1, 0.3])
-def test_learning_reconstructs_images_and_meets_the_sparsity_target(target, persistent):
-    recipe = Recipe(
-        epochs=40, batch=20, learning_rate=0.1, sparsity_target=target, sparsity_cost=3, persistent=persistent
-    )
-    model = SIRBM(24, 6, recipe, scales=(1, 1.5)).fit(bars())
-    assert model.history[-1].reconstruction < 0.5 * model.history[0].reconstruction
-    assert model.transform(bars(seed=1)).mean() == pytest.approx(target, rel=0.3)
 
 
 def test_features_of_many_images_are_those_of_each():
