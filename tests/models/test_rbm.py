@@ -161,8 +161,8 @@ def test_features_of_many_images_are_those_of_each():
     assert RBM(np.int64(3), QUICK).fit(IMAGES.double()).transform(IMAGES.double()).dtype == torch.float64
 
 
-def load(model, *shapes, dtype=torch.float32):
-    return model.load(*(torch.zeros(shape) for shape in shapes[:2]), torch.zeros(shapes[2], dtype=dtype))
+def load(model, *shapes):
+    return model.load(*map(torch.zeros, shapes))
 
 
 NAN = torch.where(torch.arange(64) == 5, math.nan, IMAGES)
@@ -176,12 +176,10 @@ REFUSED = [
     (lambda: FITTED.transform(IMAGES[0]), ValueError, "`images` must be of shape (N, V) or (R, N, V)"),
     (lambda: RBM(3, QUICK).fit(IMAGES[:0]), ValueError, "none of them 0, got (0, 64)"),
     (lambda: FITTED.transform(IMAGES[:, 1:]), ValueError, "`images` must be (100, 64), torch.float32 on cpu"),
-    (lambda: FITTED.transform(IMAGES[None]), ValueError, "got (1, 100, 64), torch.float32"),
     (lambda: FITTED.transform(IMAGES.double()), ValueError, "got (100, 64), torch.float64 on cpu"),
     (lambda: FITTED.sample(2, start=IMAGES[:3]), ValueError, "`start` must hold 2 images, got 3"),
     (lambda: FITTED.run(0), ValueError, "`run` needs machines that were trained together"),
     (lambda: RBM(3).transform(IMAGES), RuntimeError, "this RBM has not learned anything: call `fit`"),
-    (lambda: RBM(3).sample(2), RuntimeError, "this RBM has not learned anything: call `fit`"),
     (lambda: RBM(3, {"epochs": 2}), TypeError, "`recipe` must be a Recipe, got {'epochs': 2}"),
     (lambda: SIRBM(3, (8, 8, 8)), ValueError, "`size` must be an integer or (height, width), got (8, 8, 8)"),
     (lambda: SIRBM(3, 8, scales=(2,)), ValueError, "`scales` must contain 1, got (2.0,)"),
@@ -192,7 +190,6 @@ REFUSED = [
     (lambda: load(RBM(3), (4, 64), (1, 3), 64), ValueError, "`weight` must be (3, 64), torch.float32 on cpu"),
     (lambda: load(SIRBM(3, 8), (3, 64), (1, 3), 64), ValueError, "`hidden_bias` must be (6, 3), torch.float32 on cpu"),
     (lambda: load(RBM(3), (3, 64), (1, 3), 63), ValueError, "`visible_bias` must be (64,), torch.float32 on cpu"),
-    (lambda: load(RBM(3), (3, 64), (1, 3), 64, dtype=torch.float64), ValueError, "`visible_bias` must be (64,), torch"),
     *((lambda n=n: Recipe(**{n: 0}), ValueError, f"`{n}` must be at least 1") for n in ("epochs", "batch", "steps")),
     *(
         (lambda name=name: Recipe(**{name: -1}), ValueError, f"`{name}` must be at least 0, got -1")

@@ -44,8 +44,6 @@ class OtherDatasetError(ValueError):
 
 @dataclass(frozen=True)
 class Dataset:
-    """One published data set."""
-
     name: str  # as the user writes it, and the name of its folder
     title: str  # its proper name
     files: dict[str, tuple[IdxFile, IdxFile]]  # for each part, the images and the labels
@@ -204,7 +202,6 @@ def fetch_files(dataset: Dataset, part: str, folder: Path) -> None:
     """Download the images and the labels of one part into the folder, those that are not there yet.
 
     Raises:
-        ImportError: requests is not installed.
         OSError: no mirror gave the file, or the folder cannot be written to.
     """
     for file in dataset.files[part]:

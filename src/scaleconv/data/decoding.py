@@ -1,5 +1,6 @@
 """Image files as tensors, by Pillow: PNG, JPEG, BMP and WebP, and masks of class numbers.
 
+Without Pillow, everything that reads or writes images raises ImportError, which names the extra to install.
 Files are not trusted. The header is read first, and an image of more than 67 megapixels is not decoded. Whatever Pillow
 stumbles over is a `ValueError` of one line. No file is changed.
 """
@@ -111,7 +112,6 @@ def read_image(
 
     Raises:
         ValueError: the file cannot be read, is no image, is broken, or has more than 67 megapixels.
-        ImportError: Pillow is not installed.
     """
     try:
         return decode(Path(path), channels, size, fit) / 255
@@ -124,7 +124,6 @@ def read_mask(path: str | os.PathLike[str]) -> Tensor:
 
     Raises:
         ValueError: the file cannot be read, is no image, is broken, too large, or in colour.
-        ImportError: Pillow is not installed.
     """
     try:
         return decode_mask(Path(path))

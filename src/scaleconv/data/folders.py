@@ -118,9 +118,9 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
     also from folders inside a class; of an animation, the first frame.
 
     Left out and named are: files with another ending; hidden files; broken and unreadable ones; images of more than 67
-    megapixels, by their header; copies of a file that was taken already, byte by byte, in the same part, class or
-    another (test comes before val, val before train); links that lead in a circle; files outside of every class; and
-    classes without an image.
+    megapixels, by their header; byte-by-byte copies of a file that was taken already, in any part or class (test comes
+    before val, val before train); links that lead in a circle; files outside of every class; and classes without an
+    image.
 
     Args:
         root: the folder.
@@ -132,7 +132,6 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
         OSError: the folder cannot be read.
         ValueError: fewer than two classes have images, two classes differ in upper and lower case only, a class has
             no training image, or has too few to be divided.
-        ImportError: Pillow is not installed.
     """
     folder, parts, skipped = _check_folder(root, "a folder for each class", val, test)
     found: list[Candidate] = []
@@ -166,7 +165,7 @@ def divide_by_class(
         candidates: each with its class, and its part, which is empty where images are to be divided.
         skipped: what the reader has left out; what cannot be used is added.
         labels: all classes that there should be.
-        val, test, seed: as of `read_folder`.
+        val, test, seed: as for `read_folder`.
     """
     known: dict[str, str] = {}
     for name in sorted(labels):
@@ -214,7 +213,6 @@ def read_masked_images(
         OSError: a folder cannot be read.
         ValueError: a part has no pair that can be used, there are too few to be divided, or masks hold numbers that are
             no class, or one class only.
-        ImportError: Pillow is not installed.
     """
     if classes is not None and not 2 <= classes <= IGNORE:
         raise ValueError(f"`classes` must lie between 2 and {IGNORE}, got {classes}")
@@ -253,24 +251,19 @@ def check_shares(val: float, test: float) -> None:
 
 
 def write_folder(scaled: ScaledSet, root: str | os.PathLike[str]) -> Path:
-    """Write a set of digits as PNGs, `root/CLASS/INDEX.png`, whole or not at all.
-
-    Raises:
-        ValueError: there is something of that name already.
-    """
+    """Write a set of digits as `write_images` does."""
     return write_images((scaled.images * 255).round().byte(), scaled.labels, "0123456789", root)
 
 
 def write_images(images: Tensor, labels: Tensor, classes: Sequence[str], root: str | os.PathLike[str]) -> Path:
-    """Write images (N, C, H, W) uint8 as `write_folder` does; `classes` are the names of the labels.
+    """Write images (N, C, H, W) uint8 as PNGs, `root/CLASS/INDEX.png`, whole or not at all.
 
     Raises:
         ValueError: there is something of that name already.
     """
-    labelled = enumerate(zip(images, labels.tolist(), strict=True))
     files = (
         (f"{classes[label]}/{index:05}.png", image[0] if len(image) == 1 else image.permute(1, 2, 0))
-        for index, (image, label) in labelled
+        for index, (image, label) in enumerate(zip(images, labels.tolist(), strict=True))
     )
     return _write_pngs(watched(files, "writing images", len(images)), root)
 

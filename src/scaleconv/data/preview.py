@@ -35,7 +35,6 @@ def write_preview(
     """Write a PNG: a digit of each class across the range of scales, beside the first digits of the set as drawn.
 
     Raises:
-        ImportError: Pillow is not installed.
         ValueError: the name does not end in `.png`, or foreground would be cut off.
         OSError: the file cannot be written.
     """
