@@ -167,7 +167,7 @@ def test_a_mask_with_a_palette_holds_its_numbers_and_not_its_colours(tmp_path):
 
 
 @pytest.mark.parametrize("fault", [MemoryError(), struct.error("bad\nlength"), KeyError("mode"), SyntaxError("broken")])
-def test_whatever_pillow_stumbles_over_is_a_refusal_that_names_the_file(tmp_path, monkeypatch, fault):
+def test_every_error_of_pillow_is_a_refusal_that_names_the_file(tmp_path, monkeypatch, fault):
     """A chunk that claims gigabytes ends in MemoryError, others in errors of Pillow's parsers."""
     path = write_image(tmp_path / "photo.png")
     monkeypatch.setattr(PngImageFile, "load_end", Mock(side_effect=fault))

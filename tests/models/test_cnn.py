@@ -21,7 +21,7 @@ def test_every_form_of_the_literatures_network_has_its_494549_parameters(name, u
 
 
 @pytest.mark.parametrize("name", LATER)
-def test_upsampled_it_answers_as_to_images_whose_pixels_are_doubled(name):
+def test_upsampling_doubles_the_pixels_of_the_images(name):
     images = random(2, 1, 28, 28, seed=1, dtype=torch.float32)
     torch.manual_seed(0)
     network = make_method(name, 28, maps=(3, 4, 5), scales=(1, 2), upsample=2).eval()

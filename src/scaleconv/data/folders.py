@@ -32,7 +32,7 @@ from .sets import ScaledSet
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MASK_SUFFIXES = (".png", ".bmp")  # JPEG changes numbers, and WebP knows colours only
 PARTS = ("test", "val", "train")  # of two copies, the one in the earlier part is kept
-THREADS = 8  # that decode at once; Pillow lets go of Python meanwhile
+THREADS = 8  # that decode at once; Pillow releases the GIL
 PURPOSE = 2  # of the random stream that divides a folder
 
 
