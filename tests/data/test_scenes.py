@@ -1,6 +1,7 @@
 """Scenes: where digits lie, what their pixels are labelled, and that nothing but the arguments decides it."""
 
 import math
+from itertools import combinations
 
 import pytest
 import torch
@@ -38,13 +39,13 @@ def test_every_digit_lies_in_its_box_as_it_was_scaled_and_its_pixels_have_its_la
 def test_digits_lie_inside_and_keep_a_gap(scenes):
     assert scenes.boxes.min() >= 0
     assert scenes.boxes.max() <= 96
-    for boxes, digits in zip(scenes.boxes, scenes.digits, strict=True):
-        found = boxes[digits >= 0]
-        for first in range(len(found)):
-            for second in range(first):
-                a, b = found[first], found[second]
-                apart = torch.cat([b[:2] - a[2:], a[:2] - b[2:]]).max()
-                assert apart >= GAP
+    pairs = [
+        torch.stack([b[:2] - a[2:], a[:2] - b[2:]]).amax(1)  # how far the second lies beyond the first, and before it
+        for boxes, digits in zip(scenes.boxes, scenes.digits, strict=True)
+        for a, b in combinations(boxes[digits >= 0], 2)
+    ]
+    for side in (0, 1):
+        assert min(pair.max() for pair in pairs if pair.argmax() == side) == GAP
 
 
 def test_the_first_digit_is_always_shown_and_large_ones_not_all(embedded):
