@@ -1,15 +1,19 @@
-"""Where digits come from, and that nothing but the right files is ever taken for them."""
+"""Where digits come from, which IDX files are accepted, and that nothing else is ever taken for digits."""
 
 import gzip
+import hashlib
+import shutil
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from scaleconv.data import load_digits
+from scaleconv.data import datasets, load_digits
 from scaleconv.data.datasets import OtherDatasetError, take_inventory
+from scaleconv.data.idx import IdxFile, parse_idx, read_idx
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
@@ -22,10 +26,8 @@ def one_line(error):
 
 
 def test_embedded_digits_are_the_mnist_test_digits(embedded):
-    assert embedded.images.shape == (10_000, 28, 28)
-    assert embedded.images.dtype == torch.uint8
+    assert (embedded.images.shape, embedded.images.dtype) == ((10_000, 28, 28), torch.uint8)
     assert embedded.labels.dtype == torch.int64
-    assert embedded.verified
     # Facts published with MNIST: the first ten labels, and how many of each class there are.
     assert embedded.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
     assert embedded.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -33,8 +35,7 @@ def test_embedded_digits_are_the_mnist_test_digits(embedded):
 
 def test_the_first_digits_are_as_many_as_asked_for_up_to_all(embedded):
     assert embedded.first(3).labels.tolist() == [7, 2, 1]
-    assert [len(embedded.first(count)) for count in (1, 9_999, 10_000, None)] == [1, 9_999, 10_000, 10_000]
-    assert [len(part) for part in (embedded.first(1).images, embedded.first(10_000).images)] == [1, 10_000]
+    assert [len(embedded.first(count).images) for count in (1, 9_999, 10_000, None)] == [1, 9_999, 10_000, 10_000]
     for count in (0, 10_001):
         with pytest.raises(ValueError, match=f"`count` must be 1 to the 10000 digits there are, got {count}"):
             embedded.first(count)
@@ -51,7 +52,6 @@ def test_files_are_read_gzipped_or_not_from_either_folder(dataset, contents, tmp
     expected = np.frombuffer(contents[IMAGES][16:], np.uint8).reshape(30, 7, 5)
     assert np.array_equal(digits.images.numpy(), expected)
     assert digits.labels.tolist() == list(contents[LABELS][8:])
-    assert digits.verified
     assert len(load_digits("small", "test", data_dir=tmp_path / "here")) == 20
 
 
@@ -68,11 +68,8 @@ def test_all_digits_are_the_training_digits_and_then_the_test_digits(dataset, fo
 def test_digits_are_looked_for_in_the_argument_then_the_variable_then_the_cache(
     dataset, folder, cache, tmp_path, monkeypatch
 ):
-    (cache / "small").mkdir(parents=True)
-    (tmp_path / "other").mkdir()
-    for path in folder.iterdir():
-        (cache / "small" / path.name).write_bytes(path.read_bytes())
-        (tmp_path / "other" / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(folder, cache / "small")
+    shutil.copytree(folder, tmp_path / "other")
     assert load_digits("small").source == str(cache / "small")
     monkeypatch.setenv("SCALECONV_DATA", str(tmp_path / "other"))
     assert load_digits("small").source == str(tmp_path / "other")
@@ -80,9 +77,7 @@ def test_digits_are_looked_for_in_the_argument_then_the_variable_then_the_cache(
 
 
 def test_a_named_directory_is_never_passed_over(dataset, folder, cache, tmp_path, monkeypatch):
-    (cache / "small").mkdir(parents=True)
-    for path in folder.iterdir():
-        (cache / "small" / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(folder, cache / "small")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=f"no {IMAGES} and {LABELS}") as error:
         load_digits("small", data_dir=tmp_path / "empty")
@@ -132,6 +127,39 @@ def test_a_damaged_file_is_refused_in_one_line(dataset, folder, contents, damage
     assert IMAGES in one_line(error)
 
 
+def labels_file(content):
+    """The bytes of an IDX file of labels, and what is expected of it."""
+    data = header(len(content)) + content
+    return data, IdxFile("labels", (len(content),), hashlib.md5(data, usedforsecurity=False).hexdigest())
+
+
+def test_a_checksum_vouches_for_the_content_however_it_is_packed(tmp_path):
+    """Linux distributions pack the published files anew."""
+    data, expected = labels_file(bytes([3, 4]))
+    for stored in (data, gzip.compress(data), gzip.compress(data, compresslevel=1, mtime=1)):
+        assert parse_idx(stored, "labels", expected)[0].tolist() == [3, 4]
+        with pytest.raises(ValueError, match="corrupted"):
+            parse_idx(stored, "labels", IdxFile("labels", (2,), md5="0" * 32))
+    data, expected = labels_file(hashlib.shake_128(b"").digest(2**16))  # which gzip cannot compress
+    path = tmp_path / "labels.gz"
+    path.write_bytes(gzip.compress(data, compresslevel=0))
+    assert path.stat().st_size > len(data)
+    assert read_idx(path, expected)[0].size == 2**16
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bytes])
+def test_a_file_that_unpacks_to_far_more_is_refused_before_it_fills_the_memory(tmp_path, pack):
+    data, expected = labels_file(bytes(3))
+    path = tmp_path / "labels.gz"
+    path.write_bytes(pack(data + bytes(2**26)))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="longer than the 11 bytes that its header says"):
+        read_idx(path, expected)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22
+
+
 @pytest.mark.parametrize("below", [".", "small"])
 def test_one_missing_file_is_named_even_if_the_next_folder_has_both(dataset, folder, below):
     if below == "small":
@@ -175,13 +203,8 @@ def test_unknown_names_are_refused():
 @pytest.fixture
 def mnist_test_files(tmp_path):
     """The test files of MNIST, from the package, in a directory."""
-    import scaleconv.data
-
-    place = tmp_path / "mnist-files"
-    place.mkdir()
-    for path in (Path(scaleconv.data.__file__).parent / "mnist").glob("*.gz"):
-        (place / path.name).write_bytes(path.read_bytes())
-    return place
+    packed = Path(datasets.__file__).parent / "mnist"
+    return Path(shutil.copytree(packed, tmp_path / "mnist-files", ignore=shutil.ignore_patterns("*.md")))
 
 
 def test_good_files_of_another_data_set_are_not_called_corrupted(mnist_test_files):
@@ -196,9 +219,8 @@ def test_inventory_tells_what_is_there_and_what_is_not_and_reports_a_damaged_fil
 
     found = inventory()
     assert [len(found[name, "test"]) for name in ("embedded", "mnist")] == [10_000, 10_000]
-    assert (found["mnist", "test"].source, found["mnist", "test"].verified) == (str(mnist_test_files), True)
+    assert found["mnist", "test"].source == str(mnist_test_files)
     for absent in (("mnist", "train"), ("fashion", "train"), ("fashion", "test")):
         assert found[absent].startswith("not in")
     (mnist_test_files / "t10k-labels-idx1-ubyte.gz").write_bytes(b"noise")
     assert "not an IDX file" in inventory()["mnist", "test"]
-    assert len(inventory()) == 5

@@ -160,7 +160,8 @@ def test_what_cannot_be_used_at_all_is_refused(tmp_path):
     write_classes(root, 3, classes=("Cat",))
     refused("must not hold classes that differ in case only, got Cat and cat")
     refused("`val` must be at least 0 and below 1, got -1", val=-1)
-    refused("`test`.*must be above 0", test=0)
+    for shares in ({"test": 0}, {"val": 0.5, "test": 0.5}):
+        refused("`test`.*must be above 0, and with `val`.* below 1", **shares)
     shutil.rmtree(root)
     write_classes(root / "train", 3)
     refused("must have a folder test or val beside train")

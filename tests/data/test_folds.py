@@ -5,13 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from scaleconv.data import MNIST_SCALE, folds, hold_out, make_folds, make_split, paper_folds, reduced_folds
+from scaleconv.data import MNIST_SCALE, hold_out, make_folds, make_split, paper_folds, reduced_folds
 
 LABELS = torch.arange(60_000) % 10
-
-
-def disjoint(split):
-    return not set(split.train.tolist()) & set(split.test.tolist())
 
 
 def test_the_papers_folds_train_on_one_set_and_test_on_the_others():
@@ -21,31 +17,16 @@ def test_the_papers_folds_train_on_one_set_and_test_on_the_others():
         assert torch.equal(fold.train, make_folds(LABELS, 10_000, seed=0)[k].train)
         assert sorted(fold.train.tolist() + fold.test.tolist()) == list(range(60_000))
         assert (len(fold.train), len(fold.test)) == (10_000, 50_000)
-        assert disjoint(fold)
 
 
 def test_the_reduced_folds_are_the_same_at_a_tenth(embedded):
     folds = reduced_folds(embedded.labels)
-    trained = torch.cat([fold.train for fold in folds])
     assert len(folds) == 6
-    assert len(trained.unique()) == len(trained) == 6000
     for fold in folds:
         assert (len(fold.train), len(fold.test)) == (1000, 5000)
-        assert disjoint(fold)
-        assert set(fold.test.tolist()) == set(trained.tolist()) - set(fold.train.tolist())
-        assert len(embedded.labels[fold.train].unique()) == 10
         # The halves of the file differ in difficulty; every set draws from both.
         assert 400 < int((fold.train < 5000).sum()) < 600
-    again = reduced_folds(embedded.labels)
-    assert all(torch.equal(a.train, b.train) for a, b in zip(folds, again, strict=True))
     assert folds[0].train[:5].tolist() == [4, 7, 10, 18, 35]
-
-
-@pytest.mark.parametrize("test", [range(29, 60), range(10, 60)])
-def test_a_digit_that_would_train_and_test_is_refused(test):
-    split = folds.Split(torch.arange(30), torch.tensor(list(test)))
-    with pytest.raises(ValueError, match="a digit is in two of the sets"):
-        folds._checked(split, LABELS)
 
 
 @given(st.integers(2, 7), st.integers(40, 60), st.integers(0, 30), st.none() | st.integers(0, 99))
@@ -61,7 +42,6 @@ def test_any_folds_use_each_digit_once_to_train(count, size, spare, seed):
     trained = sorted(index for fold in folds for index in fold.train.tolist())
     assert len(set(trained)) == len(trained) == count * size
     for fold in folds:
-        assert disjoint(fold)
         assert sorted(fold.train.tolist() + fold.test.tolist()) == trained
 
 
@@ -104,8 +84,7 @@ def test_held_out_digits_are_training_digits_and_the_others_still_train():
     held = hold_out(fold, 2000, LABELS)
     assert (len(held.train), len(held.test)) == (8000, 2000)
     assert torch.equal(held.val, fold.val)
-    assert disjoint(held)
-    assert set(held.train.tolist()) | set(held.test.tolist()) == set(fold.train.tolist())
+    assert sorted(held.train.tolist() + held.test.tolist()) == fold.train.tolist()
     assert not torch.equal(hold_out(fold, 2000, LABELS, seed=1).test, held.test)
 
 

@@ -38,19 +38,18 @@ def test_every_mode_becomes_the_same_picture(tmp_path):
     assert (decode(ink, 1).int() - 90).abs().max() <= 2
 
 
-def test_what_is_transparent_is_white(tmp_path):
-    clear = np.dstack([np.full((4, 4), 10, np.uint8)] * 3 + [np.zeros((4, 4), np.uint8)])
-    assert decode(save(tmp_path / "clear.png", clear), 1).unique().tolist() == [255]
-
-
-@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
-def test_the_one_colour_that_a_file_calls_transparent_is_white(tmp_path, mode):
+@pytest.mark.parametrize("mode", ["P", "L", "RGB", "RGBA"])
+def test_what_is_transparent_or_of_the_colour_that_a_file_calls_so_is_white(tmp_path, mode):
     grey = np.array([[10, 10, 90], [90, 200, 10]], np.uint8)
     image = Image.fromarray(grey)
     if mode == "P":
         image.putpalette([value for value in range(256) for _ in range(3)])  # colours are their own numbers
-    image = image.convert("RGB") if mode == "RGB" else image
-    image.save(tmp_path / "clear.png", transparency=(10, 10, 10) if mode == "RGB" else 10)
+    elif mode != "L":
+        image = image.convert(mode)
+    if mode == "RGBA":
+        image.putalpha(Image.fromarray(np.where(grey == 10, 0, 255).astype(np.uint8)))
+    named = {"P": {"transparency": 10}, "L": {"transparency": 10}, "RGB": {"transparency": (10, 10, 10)}}
+    image.save(tmp_path / "clear.png", **named.get(mode, {}))
     with Image.open(tmp_path / "clear.png") as stored:
         assert stored.mode == mode
     expected = [[255, 255, 90], [90, 200, 255]]
@@ -150,17 +149,17 @@ def write_levels(root, *levels):
     return root
 
 
-def test_mean_and_std_are_those_of_the_training_pixels_channel_by_channel(tmp_path):
+@pytest.mark.parametrize(
+    ("levels", "mean", "std"),
+    [
+        (((51, 153), (0, 255), (204, 102)), (0.4, 0.5, 0.6), (0.2, 0.5, 0.2)),
+        (((0, 255), (51, 51), (255, 255)), (0.5, 0.2, 1), (0.5, 1 / 255, 1 / 255)),  # one level where all are equal
+    ],
+)
+def test_mean_and_std_are_those_of_the_training_pixels_channel_by_channel(tmp_path, levels, mean, std):
     """Half of all pixels have each level: the mean is between them, and the deviation half their distance."""
-    mean, std = load_folder(write_levels(tmp_path, (51, 153), (0, 255), (204, 102))).moments
-    assert mean == pytest.approx((0.4, 0.5, 0.6), abs=1e-6)
-    assert std == pytest.approx((0.2, 0.5, 0.2), abs=1e-6)
-
-
-def test_a_channel_without_contrast_is_divided_by_one_level_and_not_by_0(tmp_path):
-    mean, std = load_folder(write_levels(tmp_path, (0, 255), (51, 51), (255, 255))).moments
-    assert mean == pytest.approx((0.5, 0.2, 1), abs=1e-6)
-    assert std == pytest.approx((0.5, 1 / 255, 1 / 255), abs=1e-6)
+    found = load_folder(write_levels(tmp_path, *levels)).moments
+    assert found == (pytest.approx(mean, abs=1e-6), pytest.approx(std, abs=1e-6))
 
 
 def test_neither_workers_nor_memory_change_what_comes_out(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Batches hold images of one size, every image at most once in a pass; the order follows seed, fold and pass alone."""
 
-import numpy as np
 import pytest
 
 from scaleconv.data.order import Order
@@ -51,13 +50,6 @@ def test_seeds_folds_and_passes_differ_and_equal_ones_agree(sizes):
     found = [images(*numbers) for numbers in [(0, 0, 1), (1, 0, 1), (0, 1, 1), (0, 0, 2), (1, 1, 1), (0, 1, 2)]]
     assert len({tuple(each) for each in found}) == len(found)
     assert images(0, 1, 2) == found[-1]
-
-
-def test_neighbours_of_the_set_do_not_stay_together():
-    """A shuffle, not a rotation: among 200 images hardly any two neighbours follow each other."""
-    order = np.array(taken(Order([(5, 5)] * 200, 10, 0, 0).of_pass(1)))
-    assert (np.diff(order) == 1).sum() < 8
-    assert sorted(order) == list(range(200))
 
 
 @pytest.mark.parametrize("sizes", [[(5, 5)] * 11, MIXED])

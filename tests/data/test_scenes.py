@@ -1,6 +1,7 @@
 """Scenes: where digits lie, what their pixels are labelled, and that nothing but the arguments decides it."""
 
 import math
+from itertools import combinations
 
 import pytest
 import torch
@@ -38,16 +39,16 @@ def test_every_digit_lies_in_its_box_as_it_was_scaled_and_its_pixels_have_its_la
 def test_digits_lie_inside_and_keep_a_gap(scenes):
     assert scenes.boxes.min() >= 0
     assert scenes.boxes.max() <= 96
-    for boxes, digits in zip(scenes.boxes, scenes.digits, strict=True):
-        found = boxes[digits >= 0]
-        for first in range(len(found)):
-            for second in range(first):
-                a, b = found[first], found[second]
-                apart = torch.cat([b[:2] - a[2:], a[:2] - b[2:]]).max()
-                assert apart >= GAP
+    pairs = [
+        torch.stack([b[:2] - a[2:], a[:2] - b[2:]]).amax(1)  # how far the second lies beyond the first, and before it
+        for boxes, digits in zip(scenes.boxes, scenes.digits, strict=True)
+        for a, b in combinations(boxes[digits >= 0], 2)
+    ]
+    for side in (0, 1):
+        assert min(pair.max() for pair in pairs if pair.argmax() == side) == GAP
 
 
-def test_the_first_digit_always_finds_room_and_large_ones_do_not_all(embedded):
+def test_the_first_digit_is_always_shown_and_large_ones_not_all(embedded):
     small, large = (make_scenes(embedded.images, embedded.labels, Fixed(s), 20, 64) for s in (0.5, 2.2))
     assert (small.digits[:, 0] >= 0).all()
     assert (large.digits[:, 0] >= 0).all()
@@ -66,7 +67,7 @@ def test_a_shorter_set_is_the_beginning_of_a_longer_one_and_another_seed_another
 
 
 def numbered(side):
-    """A digit whose pixels all differ, and none is 0; its rows and columns can be told from any of them."""
+    """A digit whose pixels all differ, and none is 0: each tells its row and column."""
     return torch.arange(1, side * side + 1, dtype=torch.uint8).view(1, side, side)
 
 
@@ -80,7 +81,7 @@ def test_a_piece_is_a_window_of_a_digit_at_a_place_of_its_own():
         rest = (image * 255).round().int()
         rest[top:bottom, left:right] = 0
         rows, columns = (rest.any(axis).nonzero()[:, 0] for axis in (1, 0))
-        if not len(rows):  # there was no room
+        if not len(rows):  # no free place was found
             continue
         piece = rest[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         corner = divmod(int(piece[0, 0]) - 1, 15)

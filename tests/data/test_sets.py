@@ -70,9 +70,7 @@ def test_the_set_is_its_digits_scaled_by_what_was_drawn(embedded):
     assert torch.equal(made.scales, torch.from_numpy(Uniform(0.5, 1.2).draw(10_000, 5)))
     assert torch.equal(made.labels, embedded.labels)
     assert torch.equal(made.images, make_scaled(embedded.images, made.scales, (40, 36)))
-    assert made.parameters.size == (40, 36)
-    assert len(made) == 10_000
-    assert 0 <= float(made.images.min()) < float(made.images.max()) <= 1
+    assert (made.parameters.size, len(made)) == ((40, 36), 10_000)
 
 
 def test_the_mean_is_one_number_of_the_training_images():
@@ -83,7 +81,6 @@ def test_the_mean_is_one_number_of_the_training_images():
     centred, tested = subtract_mean(train, test)
     assert torch.equal(centred, train - mean)
     assert torch.equal(tested, test - mean)
-    assert len(torch.unique(train - centred)) <= 4  # one number, to rounding: not a mean image
     with pytest.raises(ValueError, match="empty"):
         scalar_mean(images[:0])
 
@@ -141,17 +138,13 @@ def test_the_same_numbers_in_another_shape_or_type_are_refused(made, tmp_path):
             read_set(path)
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    ["[" * 100_000, "1" * 5000, "[[]]", "{", '{"colour": "red"}'],
-    ids=["nested", "long", "list", "cut", "other"],
-)
-def test_parameters_that_are_no_table_are_refused_by_name(made, tmp_path, parameters):
+def test_parameters_that_are_no_table_are_refused_by_name(made, tmp_path):
     path = tmp_path / "set.safetensors"
-    write_set(made, path)
-    rewrite(path, parameters=parameters)
-    with pytest.raises(ValueError, match=r"set.safetensors is damaged or not a set"):
-        read_set(path)
+    for parameters in ("[" * 100_000, "1" * 5000, "[[]]", "{", '{"colour": "red"}'):
+        write_set(made, path)
+        rewrite(path, parameters=parameters)
+        with pytest.raises(ValueError, match=r"set.safetensors is damaged or not a set"):
+            read_set(path)
 
 
 def test_missing_files_and_wrong_names_are_refused_in_one_line(made, tmp_path):
@@ -202,11 +195,8 @@ def test_every_image_is_smoothed_by_its_own_scale_whatever_the_batch(monkeypatch
         torch.testing.assert_close(one, smooth(image.unsqueeze(0), scale)[0])
     monkeypatch.setattr("scaleconv.data.sets.CHUNK", 2)
     assert torch.equal(smooth(images, scales), together)
-
-
-def test_a_scale_that_is_not_above_0_is_refused():
     with pytest.raises(ValueError, match=r"`scales` must be above 0, got 0\.0"):
-        smooth(torch.zeros(1, 1, 4, 4), 0.0)
+        smooth(images, 0.0)
 
 
 def corners(images):
@@ -219,20 +209,15 @@ def corners(images):
     return found
 
 
-def test_shifted_digits_stay_whole_and_lie_everywhere_there_is_room():
+def test_shifted_digits_stay_whole_and_lie_wherever_they_fit():
     images = torch.zeros(400, 1, 12, 10)
     images[:, :, 4:8, 3:7] = 1  # an original of 4×4, in the middle
     moved = shift(images, 1.0, 4, seed=1)
-    for (first, count), room, middle in zip(corners(moved), (4, 3), (4, 3), strict=True):
+    for (first, count), most, middle in zip(corners(moved), (4, 3), (4, 3), strict=True):
         assert (count == 4).all()  # what left on one side would come back on the other
-        assert set((first - middle).tolist()) == set(range(-room, room + 1))
+        assert set((first - middle).tolist()) == set(range(-most, most + 1))
     assert torch.equal(moved.sum((1, 2, 3)), images.sum((1, 2, 3)))
     assert torch.equal(moved, shift(images, 1.0, 4, seed=1))
     assert not torch.equal(moved, shift(images, 1.0, 4, seed=2))
-
-
-def test_a_digit_as_large_as_the_canvas_stays_where_it_is():
-    images = torch.rand(9, 1, 8, 8)
-    scales = torch.tensor([2.0] * 4 + [3.0] * 4 + [0.5])
-    moved = shift(images, scales, 4, seed=0)
-    assert torch.equal(moved[:8], images[:8])
+    large = torch.rand(8, 1, 8, 8)  # of the canvas, or larger: they stay
+    assert torch.equal(shift(large, torch.tensor([2.0, 3.0] * 4), 4, seed=0), large)

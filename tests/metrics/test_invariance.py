@@ -23,30 +23,27 @@ class Units(nn.Module):
         return self.out(torch.stack([function(value, factor) for function in self.functions], 1))
 
 
-def turn(images, factor):
+def note_factor(images, factor):
     """Keeps the value of an image and notes the factor by which it was transformed."""
     return torch.stack([images[:, 0], torch.full_like(images[:, 1], factor)], 1)
 
 
 def scores(*functions, count=1000, factors=FACTORS, **options):
     images = torch.stack([torch.arange(count, dtype=torch.float64), torch.ones(count, dtype=torch.float64)], 1)
-    return invariance_scores(Units(*functions), images, ["out"], turn, factors, **options)["out"].tolist()
+    return invariance_scores(Units(*functions), images, ["out"], note_factor, factors, **options)["out"].tolist()
 
 
-def test_a_unit_that_always_fires_scores_1():
-    assert scores(lambda value, factor: torch.ones_like(value)) == [1]
-
-
-def test_a_unit_that_never_fires_scores_0():
-    assert scores(lambda value, factor: torch.zeros_like(value)) == [0]
-
-
-def test_a_perfectly_invariant_unit_that_fires_to_one_in_a_hundred_scores_100():
-    assert scores(lambda value, factor: value) == [pytest.approx(100)]
-
-
-def test_a_selective_unit_that_fires_at_one_factor_of_ten_scores_10():
-    assert scores(lambda value, factor: value * (abs(factor - 1) < 0.01)) == [pytest.approx(10)]
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        (lambda value, factor: torch.ones_like(value), 1),  # always fires
+        (lambda value, factor: torch.zeros_like(value), 0),  # never
+        (lambda value, factor: value, 100),  # to one image in a hundred, at every factor
+        (lambda value, factor: value * (abs(factor - 1) < 0.01), 10),  # to as many, at one factor of ten
+    ],
+)
+def test_units_whose_score_is_known(unit, expected):
+    assert scores(unit) == [pytest.approx(expected)]
 
 
 def test_the_score_is_the_local_rate_over_the_global_rate():
@@ -118,7 +115,7 @@ def test_other_neurons_of_a_map_score_as_if_the_network_put_out_nothing_else(neu
     """The centre is one position of an odd map and four of an even one; a channel is its maximum."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 5, 3), nn.ReLU()).double()
-    nn.init.uniform_(model[0].weight, -0.2, 0.4)  # so that every channel answers
+    nn.init.uniform_(model[0].weight, -0.2, 0.4)  # so that every channel fires
     images = torch.rand(60, 1, size, size, dtype=torch.float64)
     transform = lambda some, factor: some * factor + 0.1 * some.roll(1, 2)  # noqa: E731
 
@@ -172,7 +169,7 @@ def test_what_cannot_be_measured_is_refused(change, message):
     model = Units(lambda value, factor: value)
     arguments = {"images": torch.zeros(5, 2), "layers": ["out"], "factors": [1.0], **change}
     with pytest.raises(ValueError, match=message):
-        invariance_scores(model, transform=turn, **arguments)
+        invariance_scores(model, transform=note_factor, **arguments)
 
 
 def test_activations_are_those_of_the_named_modules_and_hooks_do_not_stay():

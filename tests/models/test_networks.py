@@ -58,7 +58,10 @@ def test_options_reach_the_networks_that_have_them():
 
 def test_resnet_has_the_small_first_layer_for_small_images():
     for size, kernel in [((64, 64), 3), ((65, 20), 7), ((20, 65), 7), (None, 7)]:
-        assert make(Images(size), name="resnet18")[0].kernel_size == (kernel, kernel)
+        network = make(Images(size), name="resnet18").eval()
+        assert network[0].kernel_size == (kernel, kernel)
+        stem, maps = network[:-11](torch.rand(1, 1, 64, 64)), 64 if kernel == 3 else 16
+        assert (stem.shape[2], network[-11:-3](stem).shape[2]) == (maps, maps // 8)
 
 
 def test_converted_networks_have_the_chosen_layers_scales_and_averaging():

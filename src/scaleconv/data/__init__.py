@@ -25,7 +25,7 @@ try:
         write_set,
     )
 except ImportError as error:
-    if error.name not in ("filelock", "numpy", "rich", "safetensors"):
+    if error.name not in ("filelock", "msgspec", "numpy", "rich", "safetensors"):
         raise
     _MISSING = error.name
 

@@ -1,9 +1,8 @@
 """Published data sets: MNIST and Fashion-MNIST, looked for, downloaded and checked; CIFAR-10 from its binary batches.
 
 The 10,000 MNIST test digits are part of the package. The rest is looked for in the directory the user names, else in
-`$SCALECONV_DATA`, else in the user's cache directory, and is downloaded there if it is missing. A directory that was
-named is never passed over in silence: if the files are not in it, that is the error. A file appears in the cache only
-after its bytes passed every check of `idx.py`.
+`$SCALECONV_DATA`, else in the user's cache directory, and is downloaded there if it is missing. If the user names a
+directory without the files, that is an error. A file appears in the cache only after it passed every check of `idx.py`.
 """
 
 import os
@@ -45,8 +44,6 @@ class OtherDatasetError(ValueError):
 
 @dataclass(frozen=True)
 class Dataset:
-    """One published data set."""
-
     name: str  # as the user writes it, and the name of its folder
     title: str  # its proper name
     files: dict[str, tuple[IdxFile, IdxFile]]  # for each part, the images and the labels
@@ -54,25 +51,18 @@ class Dataset:
     folders: tuple[str, ...]  # where, below a data directory, its files may lie, in the order in which they are tried
 
 
-def _files(*md5s: str) -> dict[str, tuple[IdxFile, IdxFile]]:
-    """The four files; the checksums are those of train images, train labels, test images, test labels, unpacked."""
-
-    def pair(stem: str, count: int, images: str, labels: str) -> tuple[IdxFile, IdxFile]:
-        of_images = IdxFile(f"{stem}-images-idx3-ubyte", (count, 28, 28), images)
-        return of_images, IdxFile(f"{stem}-labels-idx1-ubyte", (count,), labels)
-
-    return {"train": pair("train", 60_000, *md5s[:2]), "test": pair("t10k", 10_000, *md5s[2:])}
+def _files(stem: str, count: int, md5_of_images: str, md5_of_labels: str) -> tuple[IdxFile, IdxFile]:
+    images = IdxFile(f"{stem}-images-idx3-ubyte", (count, 28, 28), md5_of_images)
+    return images, IdxFile(f"{stem}-labels-idx1-ubyte", (count,), md5_of_labels)
 
 
 MNIST = Dataset(
     "mnist",
     "MNIST",
-    _files(
-        "6bbc9ace898e44ae57da46a324031adb",
-        "a25bea736e30d166cdddb491f175f624",
-        "2646ac647ad5339dbf082846283269ea",
-        "27ae3e4e09519cfbb04c329615203637",
-    ),
+    {
+        "train": _files("train", 60_000, "6bbc9ace898e44ae57da46a324031adb", "a25bea736e30d166cdddb491f175f624"),
+        "test": _files("t10k", 10_000, "2646ac647ad5339dbf082846283269ea", "27ae3e4e09519cfbb04c329615203637"),
+    },
     mirrors=(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -83,12 +73,10 @@ MNIST = Dataset(
 FASHION = Dataset(
     "fashion",
     "Fashion-MNIST",
-    _files(
-        "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "9018921c3c673c538a1fc5bad174d6f9",
-        "8181f5470baa50b63fa0f6fddb340f0a",
-        "15d484375f8d13e6eb1aabb0c3f46965",
-    ),
+    {
+        "train": _files("train", 60_000, "f4a8712d7a061bf5bd6d2ca38dc4d50a", "9018921c3c673c538a1fc5bad174d6f9"),
+        "test": _files("t10k", 10_000, "8181f5470baa50b63fa0f6fddb340f0a", "15d484375f8d13e6eb1aabb0c3f46965"),
+    },
     mirrors=(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
@@ -108,7 +96,6 @@ class Digits:
     part: str  # `train`, `test` or `all`
     source: str  # the directory they were read from
     checksums: tuple[str, str]  # MD5 of the two unpacked files, images and labels
-    verified: bool  # whether published checksums vouch for both files
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -130,7 +117,7 @@ def embedded_digits() -> Digits:
     """
     folder = resources.files(__package__).joinpath("mnist")
     files = MNIST.files["test"]
-    return _digits([read_idx(folder.joinpath(f"{file.name}.gz"), file) for file in files], EMBEDDED, "test", files)
+    return _digits([read_idx(folder.joinpath(f"{file.name}.gz"), file) for file in files], EMBEDDED, "test")
 
 
 def load_digits(
@@ -173,7 +160,6 @@ def load_digits(
             labels=torch.cat([train.labels, test.labels]),
             part=ALL,
             checksums=(f"{train.checksums[0]} {test.checksums[0]}", f"{train.checksums[1]} {test.checksums[1]}"),
-            verified=train.verified and test.verified,
         )
     published, part = DATASETS[dataset], part or "train"
     directory, named = data_directory(data_dir)
@@ -190,7 +176,7 @@ def load_digits(
         paths = find_files(published, part, directory)
     found = [path for path in paths if path is not None]
     read = [_read(path, file, published) for file, path in zip(published.files[part], found, strict=True)]
-    return _digits(read, dataset, part, published.files[part], str(found[0].parent))
+    return _digits(read, dataset, part, str(found[0].parent))
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path, bool]:
@@ -208,19 +194,14 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path
 
 def find_files(dataset: Dataset, part: str, directory: Path) -> list[Path | None]:
     """Where the images and the labels lie, in the first folder that has either; None for what is not there."""
-    paths: list[Path | None] = []
-    for folder in dataset.folders:
-        paths = [_find(directory / folder, file) for file in dataset.files[part]]
-        if any(paths):
-            return paths
-    return paths
+    found = ([_find(directory / folder, file) for file in dataset.files[part]] for folder in dataset.folders)
+    return next(filter(any, found), [None, None])
 
 
 def fetch_files(dataset: Dataset, part: str, folder: Path) -> None:
     """Download the images and the labels of one part into the folder, those that are not there yet.
 
     Raises:
-        ImportError: requests is not installed.
         OSError: no mirror gave the file, or the folder cannot be written to.
     """
     for file in dataset.files[part]:
@@ -332,8 +313,6 @@ def _fetch(dataset: Dataset, file: IdxFile) -> bytes:
         try:
             data = _download(requests.get, url, file)
             parse_idx(data, url, file)
-            if not file.md5:
-                raise ValueError("no checksum vouches for it")
             return data
         except (OSError, ValueError) as error:  # what requests says about a connection fills a screen
             reason = type(error).__name__ if isinstance(error, OSError) else error
@@ -363,9 +342,7 @@ def _download(get: Callable[..., Any], url: str, file: IdxFile) -> bytes:
     return bytes(data)
 
 
-def _digits(
-    read: list[IdxData], dataset: str, part: str, files: tuple[IdxFile, IdxFile], source: str = "the package"
-) -> Digits:
+def _digits(read: list[IdxData], dataset: str, part: str, source: str = "the package") -> Digits:
     (images, of_images), (labels, of_labels) = read
     pixels, numbers = torch.from_numpy(images.copy()), torch.from_numpy(labels.copy()).long()
-    return Digits(pixels, numbers, dataset, part, source, (of_images, of_labels), all(file.md5 for file in files))
+    return Digits(pixels, numbers, dataset, part, source, (of_images, of_labels))

@@ -1,7 +1,8 @@
 """Image files as tensors, by Pillow: PNG, JPEG, BMP and WebP, and masks of class numbers.
 
-Files are not trusted. The header is read first, and an image of more than 67 megapixels is not decoded. Whatever Pillow
-stumbles over is a `ValueError` of one line. No file is changed.
+Without Pillow, everything that reads or writes images raises ImportError, which names the extra to install.
+Files are not trusted. The header is read first, and an image of more than 67 megapixels is not decoded. Every error of
+Pillow becomes a `ValueError` of one line. No file is changed.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ def import_pillow() -> Any:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Without Pillow's warnings, of damaged EXIF data and the like: what matters is told by exceptions."""
+    """Without Pillow's warnings, of damaged EXIF data and the like: what makes a file unusable is an exception."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -52,7 +53,7 @@ def quiet_pillow() -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """An image whose header has been read; errors of the block, where it is decoded, are told alike.
+    """An image whose header has been read. Errors of the block that decodes it are handled in the same way.
 
     Raises:
         UnusableImageError: why the file cannot be used.
@@ -70,7 +71,7 @@ def opened(path: Path) -> Iterator[Any]:
         raise UnusableImageError(_too_large("more")) from None
     except pillow.UnidentifiedImageError:
         raise UnusableImageError(f"is not an image ({', '.join(FORMATS)})") from None
-    except Exception as error:  # Pillow raises whatever a damaged file makes its parsers stumble over
+    except Exception as error:  # the parsers of Pillow may raise anything for a damaged file
         if isinstance(error, OSError) and error.strerror:  # the system's, not Pillow's
             raise UnusableImageError(f"cannot be read ({error.strerror})") from None
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -80,7 +81,7 @@ def opened(path: Path) -> Iterator[Any]:
 def inspect(path: Path) -> tuple[Size, bool, str]:
     """(height, width) of an upright image, whether it has no colour, and a checksum of its bytes.
 
-    It is decoded, to see whether it can be used; of a JPEG an eighth of the size is enough to meet all its bytes.
+    It is decoded, to see whether it can be used. A JPEG is decoded at an eighth of its size, which reads all its bytes.
 
     Raises:
         UnusableImageError: why not.
@@ -111,7 +112,6 @@ def read_image(
 
     Raises:
         ValueError: the file cannot be read, is no image, is broken, or has more than 67 megapixels.
-        ImportError: Pillow is not installed.
     """
     try:
         return decode(Path(path), channels, size, fit) / 255
@@ -124,7 +124,6 @@ def read_mask(path: str | os.PathLike[str]) -> Tensor:
 
     Raises:
         ValueError: the file cannot be read, is no image, is broken, too large, or in colour.
-        ImportError: Pillow is not installed.
     """
     try:
         return decode_mask(Path(path))

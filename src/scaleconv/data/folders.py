@@ -15,21 +15,13 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from .decoding import (
-    Size,
-    UnusableImageError,
-    checksum,
-    decode_mask,
-    import_pillow,
-    inspect,
-    printable,
-    quiet_pillow,
-)
+from .decoding import Size, UnusableImageError, checksum, decode_mask, import_pillow, inspect, printable, quiet_pillow
 from .files import atomic_path, check_writable
 from .progress import watched
 from .rescale import IGNORE
@@ -40,7 +32,7 @@ from .sets import ScaledSet
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MASK_SUFFIXES = (".png", ".bmp")  # JPEG changes numbers, and WebP knows colours only
 PARTS = ("test", "val", "train")  # of two copies, the one in the earlier part is kept
-THREADS = 8  # that decode at once; Pillow lets go of Python meanwhile
+THREADS = 8  # that decode at once; Pillow releases the GIL
 PURPOSE = 2  # of the random stream that divides a folder
 
 
@@ -126,9 +118,9 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
     also from folders inside a class; of an animation, the first frame.
 
     Left out and named are: files with another ending; hidden files; broken and unreadable ones; images of more than 67
-    megapixels, by their header; copies of a file that was taken already, byte by byte, in the same part, class or
-    another (test comes before val, val before train); links that lead in a circle; files outside of every class; and
-    classes without an image.
+    megapixels, by their header; byte-by-byte copies of a file that was taken already, in any part or class (test comes
+    before val, val before train); links that lead in a circle; files outside of every class; and classes without an
+    image.
 
     Args:
         root: the folder.
@@ -140,7 +132,6 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
         OSError: the folder cannot be read.
         ValueError: fewer than two classes have images, two classes differ in upper and lower case only, a class has
             no training image, or has too few to be divided.
-        ImportError: Pillow is not installed.
     """
     folder, parts, skipped = _check_folder(root, "a folder for each class", val, test)
     found: list[Candidate] = []
@@ -174,9 +165,13 @@ def divide_by_class(
         candidates: each with its class, and its part, which is empty where images are to be divided.
         skipped: what the reader has left out; what cannot be used is added.
         labels: all classes that there should be.
-        val, test, seed: as of `read_folder`.
+        val, test, seed: as for `read_folder`.
     """
-    _refuse_case(folder, labels)
+    known: dict[str, str] = {}
+    for name in sorted(labels):
+        if (other := known.setdefault(name.casefold(), name)) != name:
+            got = f"{other} and {name}"
+            raise ValueError(f"`data` (={folder}) must not hold classes that differ in case only, got {got}")
     usable: dict[tuple[str, str], list[ImageFile]] = {}
     for candidate, image, _ in _usable(folder, candidates, skipped):
         usable.setdefault((candidate.label, candidate.part), []).append(image)
@@ -218,7 +213,6 @@ def read_masked_images(
         OSError: a folder cannot be read.
         ValueError: a part has no pair that can be used, there are too few to be divided, or masks hold numbers that are
             no class, or one class only.
-        ImportError: Pillow is not installed.
     """
     if classes is not None and not 2 <= classes <= IGNORE:
         raise ValueError(f"`classes` must lie between 2 and {IGNORE}, got {classes}")
@@ -257,24 +251,19 @@ def check_shares(val: float, test: float) -> None:
 
 
 def write_folder(scaled: ScaledSet, root: str | os.PathLike[str]) -> Path:
-    """Write a set of digits as PNGs, `root/CLASS/INDEX.png`, whole or not at all.
-
-    Raises:
-        ValueError: there is something of that name already.
-    """
+    """Write a set of digits as `write_images` does."""
     return write_images((scaled.images * 255).round().byte(), scaled.labels, "0123456789", root)
 
 
 def write_images(images: Tensor, labels: Tensor, classes: Sequence[str], root: str | os.PathLike[str]) -> Path:
-    """Write images (N, C, H, W) uint8 as `write_folder` does; `classes` are the names of the labels.
+    """Write images (N, C, H, W) uint8 as PNGs, `root/CLASS/INDEX.png`, whole or not at all.
 
     Raises:
         ValueError: there is something of that name already.
     """
-    labelled = enumerate(zip(images, labels.tolist(), strict=True))
     files = (
         (f"{classes[label]}/{index:05}.png", image[0] if len(image) == 1 else image.permute(1, 2, 0))
-        for index, (image, label) in labelled
+        for index, (image, label) in enumerate(zip(images, labels.tolist(), strict=True))
     )
     return _write_pngs(watched(files, "writing images", len(images)), root)
 
@@ -405,51 +394,43 @@ def _by_stem(folder: Path, suffixes: tuple[str, ...], root: Path, skipped: list[
     return found
 
 
-def _refuse_case(root: Path, names: set[str]) -> None:
-    known: dict[str, str] = {}
-    for name in sorted(names):
-        if (other := known.setdefault(name.casefold(), name)) != name:
-            raise ValueError(f"`data` (={root}) must not hold classes that differ in case only, got {other} and {name}")
-
-
 def _usable(
     root: Path, candidates: Sequence[Candidate], skipped: list[Skipped]
 ) -> Iterator[tuple[Candidate, ImageFile, int]]:
     """The candidates that can be decoded and are no copies, and the largest class number in their masks."""
     taken: dict[str, str] = {}
     with quiet_pillow(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        inspected = watched(pool.map(_inspected, candidates), "checking images", len(candidates))
+        inspected = watched(pool.map(partial(_inspected, root), candidates), "checking images", len(candidates))
         for candidate, found in zip(candidates, inspected, strict=True):
-            name = str(candidate.path.relative_to(root))
             if isinstance(found, Skipped):
-                skipped.append(Skipped(_inside(Path(found.name), root), found.reason))
+                skipped.append(found)
                 continue
-            image, of_mask, largest = found
-            if (first := taken.setdefault(image.checksum, printable(name))) != printable(name):
-                skipped.append(Skipped(printable(name), f"is a copy of {first}"))
+            image, own_checksum, largest = found
+            name = printable(image.name)
+            if (first := taken.setdefault(own_checksum, name)) != name:
+                skipped.append(Skipped(name, f"is a copy of {first}"))
                 continue
-            mask = str(candidate.mask.relative_to(root)) if candidate.mask else ""
-            yield candidate, replace(image, name=name, mask=mask, checksum=image.checksum + of_mask), largest
+            yield candidate, image, largest
 
 
-def _inspected(candidate: Candidate) -> tuple[ImageFile, str, int] | Skipped:
-    """An image, the checksum of its mask and the largest number in it; or the file that cannot be used, and why."""
-    path = candidate.path
+def _inspected(root: Path, candidate: Candidate) -> tuple[ImageFile, str, int] | Skipped:
+    """An image, the checksum without its mask, and the largest number in the mask; or what cannot be used, and why."""
+    path, mask = candidate.path, candidate.mask
     try:
-        image = ImageFile("", -1, *inspect(path))
-        if candidate.mask is None:
-            return image, "", -1
-        path = candidate.mask
-        numbers, of_mask = decode_mask(path), checksum(path)
+        image = ImageFile(str(path.relative_to(root)), -1, *inspect(path))
+        if mask is None:
+            return image, image.checksum, -1
+        path = mask
+        numbers, both = decode_mask(mask), image.checksum + checksum(mask)
     except UnusableImageError as error:
-        return Skipped(str(path), str(error))
+        return Skipped(_inside(path, root), str(error))
     if tuple(numbers.shape) != image.size:
         sizes = ["×".join(map(str, size)) for size in (numbers.shape, image.size)]
-        return Skipped(str(path), f"is {sizes[0]}, its image {sizes[1]}")
+        return Skipped(_inside(mask, root), f"is {sizes[0]}, its image {sizes[1]}")
     labelled = numbers[numbers != IGNORE]
     if not len(labelled):
-        return Skipped(str(path), f"has no label ({IGNORE} in every pixel)")
-    return image, of_mask, int(labelled.max())
+        return Skipped(_inside(mask, root), f"has no label ({IGNORE} in every pixel)")
+    return replace(image, mask=str(mask.relative_to(root)), checksum=both), image.checksum, int(labelled.max())
 
 
 def _divide(

@@ -1,8 +1,7 @@
 """IDX files, the format of MNIST: a big-endian header (type, rank, sizes), then the bytes.
 
-Reads them gzipped or not, and accepts a file only if everything about it is as expected: magic number, shape, length,
-contents and, where one is published, the MD5. No more bytes are read or unpacked than the expected file has. Every
-refusal is one line that says what to do next. Finding and downloading files is not done here.
+Reads them gzipped or not, and accepts a file only if magic number, shape, length and MD5 are those published. No more
+bytes are read or unpacked than the expected file has. Every refusal is one line that says what to do next.
 """
 
 import gzip
@@ -31,7 +30,7 @@ class IdxFile:
 
     name: str  # its file name, without `.gz`
     shape: tuple[int, ...]  # (count,) for labels, (count, height, width) for images
-    md5: str | None = None  # of the unpacked file, where known
+    md5: str  # of the unpacked file
 
     @property
     def start(self) -> int:
@@ -84,12 +83,9 @@ def parse_idx(stored: bytes, path: str, expected: IdxFile) -> IdxData:
     if fault := _fault(data, expected):
         raise ValueError(f"{path} {fault}")
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()  # against damage, not against forgery
-    if expected.md5 and md5 != expected.md5:
+    if md5 != expected.md5:
         raise ChecksumError(f"{path} is corrupted: its MD5 is {md5}, not {expected.md5}; {REPLACE}", md5)
-    values = np.frombuffer(data, np.uint8, offset=expected.start).reshape(expected.shape)
-    if len(expected.shape) == 1 and values.size and values.max() > 9:
-        raise ValueError(f"{path} is corrupted: it holds the label {values.max()}, and labels are 0 … 9; {REPLACE}")
-    return values, md5
+    return np.frombuffer(data, np.uint8, offset=expected.start).reshape(expected.shape), md5
 
 
 def _unpack(stored: bytes, path: str, most: int) -> bytes:

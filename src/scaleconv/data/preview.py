@@ -35,7 +35,6 @@ def write_preview(
     """Write a PNG: a digit of each class across the range of scales, beside the first digits of the set as drawn.
 
     Raises:
-        ImportError: Pillow is not installed.
         ValueError: the name does not end in `.png`, or foreground would be cut off.
         OSError: the file cannot be written.
     """
@@ -49,7 +48,8 @@ def write_preview(
         made = make_scaled(digits.images[indices], factors, size, interpolation, antialias, truncate=truncate)
         return made[:, 0].numpy()
 
-    steps, examples = _steps(scales), _one_of_each(digits.labels)
+    steps = _steps(scales)
+    examples = torch.stack([(digits.labels == label).nonzero()[0, 0] for label in digits.labels.unique()])
     across = np.tile(steps, len(examples))
     factors = scales.draw(min(ROWS * COLUMNS, len(digits)), seed)
     first = scaled(torch.arange(len(factors)), factors)
@@ -84,8 +84,3 @@ def _steps(scales: ScaleDistribution) -> NDArray[np.float64]:
     if isinstance(scales, Uniform | TruncatedNormal):
         return np.linspace(scales.low, scales.high, COLUMNS)
     return np.unique(scales.draw(COLUMNS, seed=0))
-
-
-def _one_of_each(labels: Tensor) -> Tensor:
-    """The first digit of each class that there is."""
-    return torch.stack([(labels == label).nonzero()[0, 0] for label in labels.unique()])

@@ -60,7 +60,7 @@ def rescale(
 
     Args:
         images: integers 0 … 255, or floats.
-        scales: factor of each image, above 0; above 1 enlarges. Tensors that rescale floats are not looked at.
+        scales: factor of each image, above 0; above 1 enlarges. The values of a tensor are checked for integers only.
         size: of the canvas, one number or (height, width); None for that of the images.
         shift: (N, 2) down and to the right, as a share of the side of the canvas.
         flip: (N,) bool, left and right exchanged.
@@ -264,7 +264,7 @@ def _refuse_truncation(pixels: Tensor, scales: Tensor, size: tuple[int, int]) ->
 
 
 def _check_digits(images: Any, scales: Any, size: Size) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Digits (N, H, W), a scale for each in float64, and the size of the canvas; all values are looked at."""
+    """Digits (N, H, W), a scale for each in float64, and the size of the canvas; all values are checked."""
     pixels = torch.as_tensor(images)
     if pixels.dim() == 4 and pixels.shape[1] == 1:
         pixels = pixels[:, 0]
@@ -291,7 +291,7 @@ def _check_images(images: Tensor) -> None:
 
 
 def _check_scales(scales: Any, count: int, kind: torch.dtype, device: torch.device, *, look: bool) -> Tensor:
-    """Scales (N,), or (1,) of one number. Tensors are looked at only if asked for: that waits for the device."""
+    """Scales (N,), or (1,) of one number. `look` checks the values of a tensor, which waits for the device."""
     if isinstance(scales, int | float):
         if not (math.isfinite(scales) and scales > 0):
             raise ValueError(f"`scales` (={scales}) must be finite and above 0")

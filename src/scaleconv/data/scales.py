@@ -161,6 +161,6 @@ def parse_scales(text: str) -> ScaleDistribution:
                 return Fixed(scale)
             case "list", _:
                 return Listed(values)
-    except ValueError as error:  # it speaks of a part of the text
+    except ValueError as error:  # which names one of the values
         raise ValueError(f"`scales` (={text!r}): {error}") from None
     raise ValueError(f"`scales` (={text!r}) must be {FORMS}")

@@ -29,7 +29,7 @@ class Scenes:
 
     images: Tensor  # (N, 1, S, S) float32 in [0, 1]
     labels: Tensor  # (N, S, S) int64: 0 … 9 on the pixels of a digit, else `BACKGROUND`
-    digits: Tensor  # (N, K) int64, which digit it is; −1 where there was no room for it
+    digits: Tensor  # (N, K) int64, which digit it is; −1 where no free place was found for it
     scales: Tensor  # (N, K) float64, the factors of the digits
     boxes: Tensor  # (N, K, 4) int64, the bounding box of each digit: top, left, bottom, right, the last two exclusive
 
@@ -53,8 +53,8 @@ def make_scenes(
 
     Shapes: images (M, H, W), labels (M,) → `count` scenes of size × size.
 
-    A scene draws its digits and their places at random. One that finds no room among those before it is left out; the
-    first always finds some. Then come the pieces: windows cut from digits, placed in the same way, but labelled as
+    A scene draws its digits and their places at random. A digit is left out if none of the places drawn for it is free;
+    the first is always shown. Then come the pieces: windows cut from digits, placed in the same way, but labelled as
     background. Noise is added to all pixels, and the result is clamped to [0, 1]. Digits are scaled by `make_scaled`
     and moved by whole pixels. The first scenes of a longer set are the same scenes.
 
@@ -107,7 +107,7 @@ def make_scenes(
 def _scaled(images: Tensor, factors: Tensor, size: int) -> Tensor:
     """Images scaled about the centre of a patch just large enough: (n, P, P).
 
-    The side of a patch is odd where that of a scene is, so that a digit meets the pixels alike whatever the patch.
+    The side of a patch is odd where that of a scene is: the sub-pixel phase of a digit does not depend on the patch.
     """
     needed = math.ceil(float(factors.max()) * (max(images.shape[1:]) + 1))
     patch = size - 2 * max(0, (size - needed) // 2)
@@ -145,13 +145,13 @@ def _bounding_boxes(patches: Tensor) -> Tensor:
 
 
 def _place(boxes: Tensor, drawn: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Where each box goes, (n, K, 4), and whether there was room, (n, K): the first place tried that is free."""
+    """Where each box goes, (n, K, 4), and whether it found a place, (n, K): the first place tried that is free."""
     extent = boxes[:, :, 2:] - boxes[:, :, :2]  # (n, K, 2)
     places = torch.zeros_like(boxes)
     placed = torch.zeros(boxes.shape[:2], dtype=torch.bool, device=boxes.device)
     for k in range(boxes.shape[1]):
-        room = (size + 1 - extent[:, k]).unsqueeze(1)  # (n, 1, 2)
-        corner = (drawn[:, k].unflatten(1, (TRIES, 2)) * room).long()  # (n, T, 2)
+        count = (size + 1 - extent[:, k]).unsqueeze(1)  # of the places along each axis, (n, 1, 2)
+        corner = (drawn[:, k].unflatten(1, (TRIES, 2)) * count).long()  # (n, T, 2)
         start, end = corner.unsqueeze(2), (corner + extent[:, k].unsqueeze(1)).unsqueeze(2)  # (n, T, 1, 2)
         earlier = places[:, None, :k]  # (n, 1, k, 4)
         meets = ((start < earlier[..., 2:] + GAP) & (end > earlier[..., :2] - GAP)).all(3)

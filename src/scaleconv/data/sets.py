@@ -11,10 +11,10 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
@@ -142,7 +142,7 @@ def read_set(path: str | os.PathLike[str]) -> ScaledSet:
             if about.get("format") != FORMAT:
                 raise ValueError("it has another format")
             tensors = {name: stored.get_tensor(name) for name in ("images", "labels", "scales")}
-        scaled = ScaledSet(**tensors, parameters=_parameters(about["parameters"]))
+        scaled = ScaledSet(**tensors, parameters=msgspec.json.decode(about["parameters"], type=Parameters))
         _check_layout(scaled)
         checksum = scaled.checksum()
     except OSError as error:
@@ -167,15 +167,6 @@ def _check_layout(scaled: ScaledSet) -> None:
 def _seal(checksum: str, parameters: str) -> str:
     """A checksum of the parameters and of the tensors' checksum, which covers the tensors alone."""
     return hashlib.md5(f"{checksum} {parameters}".encode(), usedforsecurity=False).hexdigest()
-
-
-def _parameters(text: str) -> Parameters:
-    stored: dict[str, Any] = json.loads(text)
-    if set(stored) != {field.name for field in fields(Parameters)}:
-        raise KeyError("its parameters are not those of this version")
-    for name in ("checksums", "size"):
-        stored[name] = tuple(stored[name])  # JSON knows lists only
-    return Parameters(**stored)
 
 
 def scalar_mean(images: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Measures of networks, time and memory of calls, and summaries of runs. Needs torch alone."""
+"""Invariance and equivariance of networks, and summaries of repeated runs. Needs torch alone."""
 
 from .activations import activations, recording
 from .equivariance import equivariance_error

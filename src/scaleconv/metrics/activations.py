@@ -1,7 +1,8 @@
-"""The outputs of chosen layers of a network, by name and in batches. Knows no other module of the package."""
+"""The outputs of chosen layers of a network, by name and in batches."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,20 +19,15 @@ def recording(model: nn.Module, layers: Sequence[str]) -> Iterator[Features]:
     """
     modules = dict(model.named_modules())
     kept: Features = {}
-    handles = []
     for name in layers:
         if name not in modules:
             known = ", ".join(part for part in modules if part)
             raise ValueError(f"`layers` must name modules of the model ({known}), got {name!r}")
 
-    def keep(name: str) -> None:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            kept[name] = output.detach()
+    def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        kept[name] = output.detach()
 
-        handles.append(modules[name].register_forward_hook(hook))
-
-    for name in layers:
-        keep(name)
+    handles = [modules[name].register_forward_hook(partial(keep, name)) for name in layers]
     try:
         yield kept
     finally:

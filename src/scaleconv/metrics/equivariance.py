@@ -67,6 +67,6 @@ def rescale_maps(maps: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     The second tensor is (1, 1, H, W). A position is known if it is read between pixels of the map; beyond, the map is
     taken as 0.
     """
-    moved = rescale(maps, scale, antialias=False, border="zeros")
     ones = torch.ones(1, 1, *maps.shape[2:], dtype=maps.dtype, device=maps.device)
-    return moved, (rescale(ones, scale, antialias=False, border="zeros") > 1 - SLACK).to(maps.dtype)
+    moved, known = (rescale(each, scale, antialias=False, border="zeros") for each in (maps, ones))
+    return moved, (known > 1 - SLACK).to(maps.dtype)

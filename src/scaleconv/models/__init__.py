@@ -1,13 +1,12 @@
 """The networks of the paper, those it is compared with, and those for images of your own; a file for each kind."""
 
 from .cnn import CROPPED_SCALES, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
-from .convnet import ConvNet, MultiStageConvNet, Shape
+from .convnet import ConvNet, MultiStageConvNet, Shape, TiledConv2d
 from .direct import DirectSIConv2d
 from .networks import NETWORKS, Classifier, Images, Network, make_network
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet
 from .rbm import RBM, SIRBM, Recipe
 from .softmax import SoftmaxClassifier
-from .tiled import TiledConv2d
 from .unet import FullyConvolutional, UNet
 from .unsupervised import UNSUPERVISED, Fold, UnsupervisedRun, UnsupervisedSettings, train_unsupervised
 

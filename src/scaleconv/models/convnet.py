@@ -1,7 +1,8 @@
 """The paper's network, its convolution an argument: ConvNet and SI-ConvNet are the same code.
 
-Two stages of convolution, ReLU and max-pooling, then two fully connected layers (paper, appendix C). The
-hierarchical network runs the stages alone, at several sizes.
+Two stages of convolution, ReLU and max-pooling, then two fully connected layers (paper, appendix C). Beside it are two
+networks of the paper's section 2 that learn invariance in other ways: one with tiled convolutions, one whose classifier
+sees both stages.
 """
 
 from collections import OrderedDict
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 Convolution = Callable[[int, int, int], nn.Module]
 
@@ -46,16 +48,15 @@ class ConvNet(nn.Module):
     Args:
         conv: makes a convolution from (in_channels, out_channels, kernel_size).
         shape: the sizes.
-        second: makes the second convolution, if not `conv`.
 
     Example:
         >>> sum(parameter.numel() for parameter in ConvNet().parameters())
         147524
     """
 
-    def __init__(self, conv: Convolution = nn.Conv2d, shape: Shape = PAPER, second: Convolution | None = None) -> None:
+    def __init__(self, conv: Convolution = nn.Conv2d, shape: Shape = PAPER) -> None:
         super().__init__()
-        self.stages = make_stages(conv, shape, second)
+        self.stages = make_stages(conv, shape)
         self.classifier = make_classifier(shape.maps[1] * last_map(shape.size, shape.kernel) ** 2, shape)
         initialise(self)
 
@@ -90,14 +91,46 @@ class MultiStageConvNet(nn.Module):
         return logits
 
 
-def make_stages(conv: Convolution, shape: Shape, second: Convolution | None = None) -> nn.Sequential:
-    """The two convolutional stages; `second` makes the convolution of the second, if not `conv`."""
+class TiledConv2d(nn.Conv2d):
+    """Convolution with partially untied weights, after Le et al., *Tiled convolutional neural networks* (2010).
+
+    Outputs `tile` rows or columns apart share a filter, neighbours do not: tile² filters for each map. Followed by
+    pooling, each pooled unit sees several filters of its map, and may learn to be invariant to what they differ in.
+    Stride 1, no padding.
+
+    Deviation: in `ConvNet` the maximum pools them, as in all networks of the comparison, and not the root of the sum of
+    squares.
+
+    Args:
+        in_channels, out_channels, kernel_size: as of `Conv2d`.
+        tile: 1 is plain convolution.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, tile: int = 2) -> None:
+        super().__init__(in_channels, tile**2 * out_channels, kernel_size)
+        self.tile = tile
+
+    def forward(self, input: Tensor) -> Tensor:
+        tile, kernel = self.tile, self.kernel_size[0]
+        weights = self.weight.chunk(tile**2)
+        biases = self.bias.chunk(tile**2) if self.bias is not None else (None,) * tile**2
+        size = [length - kernel + 1 for length in input.shape[2:]]
+        output = input.new_empty(len(input), len(weights[0]), *size)
+        for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            row, column = divmod(place, tile)
+            if row < size[0] and column < size[1]:
+                part = F.conv2d(input[:, :, row:, column:], weight, bias, stride=tile)
+                output[:, :, row::tile, column::tile] = part
+        return output
+
+
+def make_stages(conv: Convolution, shape: Shape) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             conv1=conv(shape.channels, shape.maps[0], shape.kernel),
             relu1=nn.ReLU(),
             pool1=nn.MaxPool2d(2, 2, ceil_mode=True),
-            conv2=(second or conv)(shape.maps[0], shape.maps[1], 5),
+            conv2=conv(shape.maps[0], shape.maps[1], 5),
             relu2=nn.ReLU(),
             pool2=nn.MaxPool2d(3, 3, ceil_mode=True),
         )
@@ -105,7 +138,6 @@ def make_stages(conv: Convolution, shape: Shape, second: Convolution | None = No
 
 
 def make_classifier(features: int, shape: Shape) -> nn.Sequential:
-    """The two fully connected layers."""
     return nn.Sequential(
         OrderedDict(fc1=nn.Linear(features, shape.hidden), relu3=nn.ReLU(), fc2=nn.Linear(shape.hidden, shape.classes))
     )

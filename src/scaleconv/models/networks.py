@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from ..nn import ScaleInvariant, SIConv2d, convert
 from ..nn.convert import why_no_gain
 from .cnn import MAPS, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
-from .convnet import ConvNet, MultiStageConvNet, Shape
+from .convnet import PAPER, ConvNet, MultiStageConvNet, Shape, TiledConv2d
 from .direct import DirectSIConv2d
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet
 from .resnet import make_resnet18
-from .tiled import TiledConv2d
 from .unet import FullyConvolutional, UNet
 
 Size = tuple[int, int]
@@ -55,20 +54,25 @@ class Network:
     stages: int = 2
 
 
-def _shape(images: Images, options: Options, maps: tuple[int, ...] = (36, 64)) -> Shape:
-    """The sizes of a small network; for one label, its images must be square."""
-    side = 0
-    if images.task == CLASSIFICATION:
-        if images.size is None or images.size[0] != images.size[1]:
-            got = "images of their own sizes" if images.size is None else f"{images.size[0]}×{images.size[1]}"
-            raise ValueError(f"`model` must have square images of one size (--resize), got {got}")
-        side = images.size[0]
-    first, second = options["maps"] or maps
-    return Shape((first, second), options["kernel"], side, options["hidden"], images.classes, images.channels)
-
-
 def _side(images: Images) -> int:
-    return _shape(images, {"maps": (), "kernel": 1, "hidden": 1}).size
+    """Of the images, which must be square."""
+    if images.size is None or images.size[0] != images.size[1]:
+        got = "images of their own sizes" if images.size is None else f"{images.size[0]}×{images.size[1]}"
+        raise ValueError(f"`model` must have square images of one size (--resize), got {got}")
+    return images.size[0]
+
+
+def _with_shape(network: Callable[..., nn.Module], *named: str) -> Callable[[Images, Options], nn.Module]:
+    """A function that makes a network of a `Shape`, with those of the options that are named."""
+
+    def make(images: Images, options: Options) -> nn.Module:
+        dense = images.task == SEGMENTATION
+        first, second = options["maps"] or (UNET_MAPS if dense else PAPER.maps)
+        side = 0 if dense else _side(images)  # networks for dense prediction take any size
+        shape = Shape((first, second), options["kernel"], side, options["hidden"], images.classes, images.channels)
+        return network(shape=shape, **{name: options[name] for name in named})
+
+    return make
 
 
 def _cnn(images: Images, options: Options, conv: Any = nn.Conv2d) -> nn.Module:
@@ -92,26 +96,17 @@ def _resnet18(images: Images, _: Options) -> nn.Module:
 
 
 NETWORKS: dict[str, Network] = {
-    "convnet": Network(lambda images, options: ConvNet(shape=_shape(images, options))),
-    "hierarchical": Network(
-        lambda images, options: HierarchicalConvNet(shape=_shape(images, options), scales=options["scales"])
-    ),
-    "tiled": Network(lambda images, options: ConvNet(TiledConv2d, _shape(images, options))),
-    "multi_stage": Network(lambda images, options: MultiStageConvNet(shape=_shape(images, options))),
-    "multi_column": Network(
-        lambda images, options: MultiColumnConvNet(shape=_shape(images, options), scales=options["scales"])
-    ),
+    "convnet": Network(_with_shape(ConvNet)),
+    "hierarchical": Network(_with_shape(HierarchicalConvNet, "scales")),
+    "tiled": Network(_with_shape(partial(ConvNet, TiledConv2d))),
+    "multi_stage": Network(_with_shape(MultiStageConvNet)),
+    "multi_column": Network(_with_shape(MultiColumnConvNet, "scales")),
     "cnn": Network(_cnn, stages=3),
     "cropped_cnn": Network(_cropped, stages=3),
     "deep_cnn": Network(_deep_cnn, stages=3),
-    "fcn": Network(
-        lambda images, options: FullyConvolutional(shape=_shape(images, options, UNET_MAPS), channels=images.channels),
-        SEGMENTATION,
-    ),
+    "fcn": Network(_with_shape(FullyConvolutional), SEGMENTATION),
     "resnet18": Network(_resnet18, stages=0),
-    "unet": Network(
-        lambda images, options: UNet(shape=_shape(images, options, UNET_MAPS), channels=images.channels), SEGMENTATION
-    ),
+    "unet": Network(_with_shape(UNet), SEGMENTATION),
 }
 
 

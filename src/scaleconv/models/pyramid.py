@@ -43,26 +43,22 @@ class HierarchicalConvNet(nn.Module):
             size, _ = level_size((shape.size, shape.size), scale)
             if size < 1:
                 raise ValueError(f"`scales` must leave at least a pixel of `size` (={shape.size}), got {scale}")
-            resize = _resize_matrix(last_map(size, shape.kernel), target)
-            self.register_buffer(f"resize_{index}", resize.float(), persistent=False)
+            length = last_map(size, shape.kernel)
+            sources = [(pixel + 0.5) * length / target - 0.5 for pixel in range(target)]  # bilinear, of pixel areas
+            self.register_buffer(f"resize_{index}", linear_map(sources, length).dense().float(), persistent=False)
         self.stages = make_stages(conv, shape)
         self.classifier = make_classifier(len(self.scales) * shape.maps[1] * target**2, shape)
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(torch.cat(self.columns(images), dim=1))
+        features = []
+        for index, scale in enumerate(self.scales):
+            resize = getattr(self, f"resize_{index}").to(images.dtype)
+            level = images if scale == 1 else rescale(images, scale, level_size(images.shape[2:], scale))
+            response = self.stages(level)  # (N, M, h, h)
+            features.append((resize @ response @ resize.mT).flatten(1))
+        logits: Tensor = self.classifier(torch.cat(features, dim=1))
         return logits
-
-    def columns(self, images: Tensor) -> list[Tensor]:
-        """The features of each level, which the classifier sees side by side."""
-        return [self.column(images, index) for index in range(len(self.scales))]
-
-    def column(self, images: Tensor, index: int) -> Tensor:
-        scale, resize = self.scales[index], getattr(self, f"resize_{index}").to(images.dtype)
-        level = images if scale == 1 else rescale(images, scale, level_size(images.shape[2:], scale))
-        response = self.stages(level)  # (N, M, h, h)
-        resized: Tensor = resize @ response @ resize.mT
-        return resized.flatten(1)
 
 
 class MultiColumnConvNet(nn.Module):
@@ -94,8 +90,3 @@ class MultiColumnConvNet(nn.Module):
         levels = [rescale(images, scale, images.shape[2:]) for scale in self.scales]
         scores = [column(level).log_softmax(1) for column, level in zip(self.columns, levels, strict=True)]
         return torch.stack(scores).mean(0)
-
-
-def _resize_matrix(length: int, size: int) -> Tensor:
-    """Bilinear resizing of a line, pixel areas to pixel areas: (size, length)."""
-    return linear_map([(pixel + 0.5) * length / size - 0.5 for pixel in range(size)], length).dense()

@@ -36,31 +36,18 @@ CHUNK = 1000  # images at a time in `transform`: bounds the memory
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an RBM is trained.
+    """How an RBM is trained."""
 
-    Attributes:
-        epochs: passes over the images.
-        batch: images in a step; the last, partial batch of an epoch is left out.
-        learning_rate: constant for half of the epochs, then falling linearly to 0.
-        momentum: of the gradient, below 1.
-        weight_decay: of the weights; biases have none.
-        sparsity_target: how often a hidden unit should be on, at any scale.
-        sparsity_cost: how hard the hidden biases are pulled towards that, in units of `learning_rate`.
-        steps: Gibbs steps of the negative phase, the k of CD-k.
-        persistent: continue the chains of the previous step instead of starting at the data.
-        initial_std: of the Gaussian weights at the start.
-    """
-
-    epochs: int = 100
-    batch: int = 100
-    learning_rate: float = 0.05
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    sparsity_target: float = 0.05
-    sparsity_cost: float = 1.0
-    steps: int = 1
-    persistent: bool = False
-    initial_std: float = 0.01
+    epochs: int = 100  # passes over the images
+    batch: int = 100  # images in a step; the last, partial batch of an epoch is left out
+    learning_rate: float = 0.05  # constant for half of the epochs, then falling linearly to 0
+    momentum: float = 0.9  # of the gradient, below 1
+    weight_decay: float = 1e-4  # of the weights; biases have none
+    sparsity_target: float = 0.05  # how often a hidden unit should be on, at any scale
+    sparsity_cost: float = 1.0  # how hard the hidden biases are pulled towards that, in units of `learning_rate`
+    steps: int = 1  # Gibbs steps of the negative phase, the k of CD-k
+    persistent: bool = False  # continue the chains of the previous step instead of starting at the data
+    initial_std: float = 0.01  # of the Gaussian weights at the start
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "steps"):
@@ -79,17 +66,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Progress:
-    """One epoch of training.
+    """One epoch of training."""
 
-    Attributes:
-        epoch: counted from 1.
-        reconstruction: (*) mean squared difference of the last batch and its reconstruction.
-        seconds: that the epoch took.
-    """
-
-    epoch: int
-    reconstruction: Tensor
-    seconds: float
+    epoch: int  # counted from 1
+    reconstruction: Tensor  # (*) mean squared difference of the last batch and its reconstruction
+    seconds: float  # that the epoch took
 
 
 class RBM:

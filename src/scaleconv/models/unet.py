@@ -29,33 +29,28 @@ class FullyConvolutional(nn.Module):
     Args:
         conv: makes a convolution from (in_channels, out_channels, kernel_size, padding=…).
         shape: `maps` are those of the first convolution and of the other three, `kernel` is that of the first.
-        channels: of the images.
+        channels: of the images, if not those of the shape.
 
     Example:
         >>> FullyConvolutional(shape=Shape(classes=11))(torch.rand(2, 1, 30, 41)).shape
         torch.Size([2, 11, 30, 41])
     """
 
-    def __init__(self, conv: PaddedConvolution = nn.Conv2d, shape: Shape = PAPER, *, channels: int = 1) -> None:
+    def __init__(
+        self, conv: PaddedConvolution = nn.Conv2d, shape: Shape = PAPER, *, channels: int | None = None
+    ) -> None:
         super().__init__()
         first, rest = shape.maps
-        self.stages = nn.Sequential(
-            OrderedDict(
-                conv1=conv(channels, first, shape.kernel, padding=shape.kernel // 2, bias=False),
-                norm1=nn.BatchNorm2d(first),
-                relu1=nn.ReLU(),
-                pool1=nn.MaxPool2d(2, 2, ceil_mode=True),
-                conv2=conv(first, rest, 5, padding=2, bias=False),
-                norm2=nn.BatchNorm2d(rest),
-                relu2=nn.ReLU(),
-                conv3=conv(rest, rest, 5, padding=2, bias=False),
-                norm3=nn.BatchNorm2d(rest),
-                relu3=nn.ReLU(),
-                conv4=conv(rest, rest, 5, padding=2, bias=False),
-                norm4=nn.BatchNorm2d(rest),
-                relu4=nn.ReLU(),
-            )
-        )
+        self.stages = nn.Sequential()
+        before = channels or shape.channels
+        for number, (maps, kernel) in enumerate([(first, shape.kernel), (rest, 5), (rest, 5), (rest, 5)], start=1):
+            convolution = conv(before, maps, kernel, padding=kernel // 2, bias=False)
+            named = {"conv": convolution, "norm": nn.BatchNorm2d(maps), "relu": nn.ReLU()}
+            if number == 1:
+                named["pool"] = nn.MaxPool2d(2, 2, ceil_mode=True)
+            for name, module in named.items():
+                self.stages.add_module(f"{name}{number}", module)
+            before = maps
         self.scores = nn.Conv2d(rest, shape.classes, 1)
         _initialise(self)
 
@@ -71,18 +66,20 @@ class UNet(nn.Module):
     Args:
         conv: makes a convolution from (in_channels, out_channels, kernel_size, padding=…).
         shape: `maps` are those at full and at half size; a quarter has twice the latter.
-        channels: of the images.
+        channels: of the images, if not those of the shape.
 
     Example:
         >>> UNet(shape=Shape(maps=(8, 16), classes=11))(torch.rand(2, 1, 30, 41)).shape
         torch.Size([2, 11, 30, 41])
     """
 
-    def __init__(self, conv: PaddedConvolution = nn.Conv2d, shape: Shape = PAPER, *, channels: int = 1) -> None:
+    def __init__(
+        self, conv: PaddedConvolution = nn.Conv2d, shape: Shape = PAPER, *, channels: int | None = None
+    ) -> None:
         super().__init__()
         full, half = shape.maps
         quarter = 2 * half
-        self.down1 = _block(conv, channels, full)
+        self.down1 = _block(conv, channels or shape.channels, full)
         self.down2 = _block(conv, full, half)
         self.bottom = _block(conv, half, quarter)
         self.up2 = _block(conv, quarter + half, half)

@@ -23,21 +23,13 @@ SAMPLES, STEPS = 100, 10  # images drawn from an RBM for its figure, and Gibbs s
 
 @dataclass(frozen=True)
 class UnsupervisedSettings:
-    """How a method is trained; those of a comparison share the units, the penalties and the held-out part.
+    """How a method is trained; those of a comparison share the units, the penalties and the held-out part."""
 
-    Attributes:
-        hidden: units of an RBM.
-        scales: of the SI-RBM.
-        recipe: of an RBM.
-        penalties: of the classifier, to choose from.
-        held_out: the part of the training digits on which the penalty is chosen.
-    """
-
-    hidden: int = 1000
-    scales: tuple[float, ...] = ENLARGING_SCALES
+    hidden: int = 1000  # units of an RBM
+    scales: tuple[float, ...] = ENLARGING_SCALES  # of the SI-RBM
     recipe: Recipe = field(default_factory=Recipe)
-    penalties: tuple[float, ...] = PENALTIES
-    held_out: float = 0.2
+    penalties: tuple[float, ...] = PENALTIES  # of the classifier, to choose from
+    held_out: float = 0.2  # the part of the training digits on which the penalty is chosen
 
     def __post_init__(self) -> None:
         check_count("hidden", self.hidden)
@@ -62,30 +54,18 @@ class Fold:
 
 @dataclass(frozen=True)
 class UnsupervisedRun:
-    """The result of a fold.
+    """The result of a fold. The control `pixels` has no epochs and no samples."""
 
-    Attributes:
-        test_error: in percent.
-        penalty: that was chosen.
-        held_out_losses, held_out_errors: of the held-out part for each penalty; the losses decided.
-        reconstruction: mean squared error of reconstructions after each epoch; empty for pixels.
-        epoch_seconds: of each epoch, for all folds together; empty for pixels.
-        weights: by name, of the RBM and of the classifier.
-        samples: (N, V) drawn from the RBM, by short chains that start at the first test digits; None for pixels.
-        parameters: numbers learned.
-        seconds: of training the RBMs of all folds, and of choosing the classifier of this one.
-    """
-
-    test_error: float
-    penalty: float
-    held_out_losses: dict[float, float]
+    test_error: float  # in percent
+    penalty: float  # that was chosen, by the losses
+    held_out_losses: dict[float, float]  # of the held-out part, for each penalty
     held_out_errors: dict[float, float]
-    reconstruction: list[float]
-    epoch_seconds: list[float]
-    weights: dict[str, Tensor]
-    samples: Tensor | None
-    parameters: int
-    seconds: float
+    reconstruction: list[float]  # mean squared error of reconstructions after each epoch
+    epoch_seconds: list[float]  # of each epoch, for all folds together
+    weights: dict[str, Tensor]  # by name, of the RBM and of the classifier
+    samples: Tensor | None  # (N, V) drawn from the RBM, by short chains that start at the first test digits
+    parameters: int  # numbers learned
+    seconds: float  # of training the RBMs of all folds, and of choosing the classifier of this one
 
 
 def train_unsupervised(
