@@ -37,10 +37,7 @@ def main():
     numbers, start = range(given.first, given.first + given.cases), time.perf_counter()
     run = partial(run_case, given.kind, given.seed, given.device)
     passed, failed = Counter(), {}
-    with (
-        make_progress(Console(stderr=True)) as progress,
-        ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool,
-    ):
+    with make_progress(Console(stderr=True)) as progress, ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
         task = progress.add_task("fuzz", total=given.cases, figures="")
         for number, kind, reason in pool.map(run, numbers, chunksize=50):
             if reason is None:
