@@ -1,4 +1,4 @@
-"""What tests of several rooms use."""
+"""What tests of several folders use."""
 
 import os
 import shutil
