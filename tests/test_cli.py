@@ -261,6 +261,7 @@ REFUSED = {
     "data": ("compare", "--data", "nowhere"),
     "networks": ("demo", "--networks", "nowhere"),
     "device": ("demo", "--train", "a/b", "--device", "abacus"),
+    "device of a bench": ("bench", "--out", "a/b", "--device", "abacus"),
     "repeats": ("bench", "--out", "a/b", "--repeats", "0"),
     "results": ("report", "a/b.html", "--html"),
     "checkpoint": ("explain", "photos/cat/000.png", "--checkpoint", "photos", "--out", "a/b.png"),

@@ -49,10 +49,8 @@ def test_the_documents_name_the_commands_that_a_reader_starts_with():
     "text",
     [
         "```\nscaleconv reprodce table1\n```",
-        "```\nscaleconv show table1 --yaml\n```",
         "```\nscaleconv data import photos  # a comment\n```",
         "```\nscaleconv compare --data photos \\\n    --seeds three\n```",
-        "```\nscaleconv explain photo.png\n```",
         "```\ntorchrun -m scaleconv train --date photos\n```",
         '```\nof="--colour red"\nscaleconv data export digits $of\n```',
         "Call `scaleconv demo --porch 1`.",
