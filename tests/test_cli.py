@@ -130,12 +130,7 @@ def test_the_command_alone_shows_what_it_can_do_on_one_screen(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("scaleconv rep", {"reproduce", "report"}),
-        ("scaleconv data ex", {"export"}),
-        ("scaleconv show --js", {"--json"}),
-    ],
+    ("words", "expected"), [("scaleconv rep", "reproduce report"), ("scaleconv show --js", "--json")]
 )
 def test_a_shell_completes_commands_and_options(run, monkeypatch, words, expected):
     monkeypatch.setenv("_SCALECONV_COMPLETE", "complete_bash")
@@ -143,7 +138,7 @@ def test_a_shell_completes_commands_and_options(run, monkeypatch, words, expecte
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     _, output, errors = run()
     assert errors == ""
-    assert set(output.split()) == expected
+    assert output.split() == expected.split()
 
 
 def test_preview_writes_a_png(run, tmp_path):

@@ -1,8 +1,8 @@
 """python -m fuzz.faults [--kills 210] [--command NAME] [--seed 0] [--out FILE]
 
 Commands are ended at random moments by SIGKILL, SIGTERM or SIGINT and started again until they finish: no finished run
-is lost, nothing half-written is read, nothing is left behind, and the results are those of a run that nobody ended, bit
-for bit. Then a full disk, a folder that cannot be written to, a record or all checkpoints deleted meanwhile, a clock
+is lost, nothing half-written is read, nothing is left behind, and the results are those of an undisturbed run, bit for
+bit. Then a full disk, a folder that cannot be written to, a record or all checkpoints deleted meanwhile, a clock
 that jumps, two processes on one folder.
 
 Every command is a process of its own, forked from one that has imported everything and has no threads: starting Python
@@ -132,7 +132,11 @@ def results(folder):
 
 
 def check_whole(folder, finished):
-    """Whatever bears its final name is whole, and no finished run was lost or changed; the finished runs now."""
+    """Check that every file with its final name is whole, and that no finished run was lost or changed.
+
+    Returns:
+        The runs that are finished now.
+    """
     for path in folder.glob("results/*/[cw]*/[!.]*.safetensors"):
         load_checkpoint(path)
     for path in folder.glob("*.safetensors"):
@@ -205,10 +209,10 @@ def kill_demo(kills, dice, count):
 
 
 def resume(name, folder, expected):
-    """After a fault the same command finishes, and leaves what a run without faults leaves."""
+    """Run the command again after a fault: it finishes, and leaves what an undisturbed run leaves."""
     finish(COMMANDS[name], folder)
     check_clean(folder)
-    assert results(folder) == expected, "the results differ from those of a run without faults"
+    assert results(folder) == expected, "the results differ from those of an undisturbed run"
 
 
 def full_disk(name, folder, most):
@@ -220,7 +224,7 @@ def full_disk(name, folder, most):
 
 
 def no_space(name, folder, _):
-    """The results lie on a file system of their own that is too small for all files."""
+    """The results are written to a file system that is too small for all files."""
     process = Process(COMMANDS[name], folder, partial(mount_small, target_of(name, folder)))
     refused(process, "cannot write", "No space left on device")
 
@@ -343,7 +347,7 @@ def main():
             count[title] += 1
         except (AssertionError, OSError, ValueError) as error:
             failed[title] = str(error)
-        print(f"{title}: {failed.get(title, 'as it should be')}", flush=True)
+        print(f"{title}: {failed.get(title, 'passed')}", flush=True)
 
     with fresh() as inputs:
         prepare(inputs)

@@ -151,7 +151,7 @@ def draw_records(dice):
 
 
 def check_record(dice, folder):
-    """A file may lose whole lines, which nobody can tell; each that is read must have been written."""
+    """A file may lose whole lines unnoticed; each line that is read must have been written."""
     data, expected = draw_records(dice)
     other, others = draw_records(dice)
     write_damaged(dice, folder / "item.jsonl", data, other)

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .._start import INTERRUPTED
+from .._start import INTERRUPTED, leads
 from .data_commands import DataDir, data_app
-from .wording import as_called, leads, say_next
+from .wording import as_called, say_next
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
