@@ -134,6 +134,12 @@ def test_the_figure_has_times_above_memory_and_the_ratios_above_the_bars(monkeyp
     draw_layers(ROWS, "Benchmark on a CPU", [tmp_path / "cpu.png"])
     (times, memory), (eager,) = (each.axes for each in drawn)
     assert drawn[0].get_suptitle() == "Benchmark on H200"
+    assert [axis.get_title().partition(",")[0] for axis in (times, memory, eager)] == [
+        *("forward + backward (CUDA graph)", "peak memory", "forward + backward (eager)")
+    ]
+    assert [(axis.get_yscale(), axis.get_ylabel().rpartition(" ")[2]) for axis in (times, memory, eager)] == [
+        *(("log", "conv2d_wide"), ("log", "conv2d"), ("log", "conv2d_wide"))
+    ]
     assert [bar.get_height() for bar in times.patches[:4]] == [2, 10, 40, 8]
     assert [bar.get_height() for bar in memory.patches[:4]] == [100, 600, 900, 150]
     assert [bar.get_height() for bar in eager.patches] == [2, 10, 40, 8]
