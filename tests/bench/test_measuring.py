@@ -1,8 +1,5 @@
 """What is measured is what its name says: layers, networks, operations; and each ends in a row for every setting."""
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
@@ -23,29 +20,6 @@ STRIDED_GROUPS = LayerShape(4, 6, 10, kernel=3, padding=1, batch=2, cpu_batch=2,
 TINY = {"shapes": "mnist2", "dtypes": "float32", "repeats": 2, "batch": 1, "scales": "1,0.8", "image_size": 32}
 FIRST = Layer("layer1", "first", 1, 36, 28, 7, input_grad=False)
 SECOND = Layer("layer2", "second", 36, 64, 11, 5)
-
-
-class Cropped(nn.Conv2d):
-    def forward(self, input):
-        return super().forward(input)[..., 1:]
-
-
-class Unlike(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-
-
-class Broken(nn.Conv2d):
-    def forward(self, input):
-        if input.dtype == torch.bfloat16:
-            raise RuntimeError("no such\nkernel")
-        return super().forward(input)
-
-
-@pytest.fixture(autouse=True)
-def peers(monkeypatch):
-    classes = {"Plain": nn.Conv2d, "Cropped": Cropped, "Unlike": Unlike, "Broken": Broken}
-    monkeypatch.setitem(sys.modules, "peers", SimpleNamespace(**classes, number=3))
 
 
 @pytest.fixture
@@ -90,7 +64,7 @@ def test_the_compared_layers_have_the_weights_and_the_output_of_the_convolution(
         ("nowhere:Layer", r"`peer` \(=nowhere:Layer\) must name a module that can be imported: No module named"),
         ("peers:Missing", r"`peer` must name a torch.nn.Module of `peers`, got 'Missing'"),
         ("peers:Unlike", r"`peer` \(=peers:Unlike\) must take the arguments of Conv2d .*unexpected keyword"),
-        ("peers:Cropped", r"must return the shape of Conv2d, \(2, 6, 5, 5\), got \(2, 6, 5, 4"),
+        ("peers:Shorter", r"must return the shape of Conv2d, \(2, 6, 5, 5\), got \(2, 6, 5, 4"),
     ],
 )
 def test_a_peer_that_does_not_fit_is_refused(peer, message):

@@ -5,11 +5,9 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from torch import nn
 
 from helpers.command import refused, says_next
 from scaleconv import DEFAULT_SCALES
@@ -209,33 +207,13 @@ def test_a_terminal_sees_what_is_measured_the_rate_and_the_time_left():
     assert re.search(r"mnist2, float32 .* 2/3 [\d.e+]+ repeats/s (-:--|\d\d:\d\d)", plain)
 
 
-class Broken(nn.Conv2d):
-    calls = 0
-
-    def forward(self, input):
-        Broken.calls += 1
-        if Broken.calls > 1:  # the first is the check of its shape
-            raise RuntimeError("no kernel")
-        return super().forward(input)
-
-
-class Shorter(nn.Conv2d):
-    def forward(self, input):
-        return super().forward(input)[..., 1:]
-
-
-@pytest.fixture(autouse=True)
-def peers(monkeypatch):
-    monkeypatch.setattr(Broken, "calls", 0)
-    monkeypatch.setitem(sys.modules, "peers", SimpleNamespace(Broken=Broken, Shorter=Shorter))
-
-
 def test_every_option_reaches_the_file_and_a_failing_peer_is_told(run, tmp_path):
     options = "--layout contiguous,channels_last --compare si,direct --image-size 96 --scales 1,0.5 --no-wide"
+    options += " --dtypes bfloat16"
     code, output, errors = run(*LAYERS, *options.split(), "--peer", "peers:Broken", "--name", "mine", "--out", "here")
     assert code == 1
     assert "plainly" in output  # a heading that may be wrapped
-    failed = "peers:Broken (default scales) on mnist2, float32, {}: RuntimeError: no kernel\n"
+    failed = "peers:Broken (default scales) on mnist2, bfloat16, {}: RuntimeError: no such\n"
     assert errors == failed.format("contiguous") + failed.format("channels_last")
     stored = json.loads((tmp_path / "here" / "mine.json").read_text())
     expected = {"layouts": ["contiguous", "channels_last"], "compare": ["si", "direct"], "image_size": 96, "batch": 1}
