@@ -13,6 +13,7 @@ import argparse
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
@@ -30,7 +31,6 @@ from scaleconv.table import Table
 
 Examples = tuple[Tensor, Tensor]  # images and labels
 SCALES = (0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0)
-FEW = (1, 2, 4, 16, 64, 250, 1000)  # images to calibrate on
 STAGES = {"resnet7": (8, 16, 32), "resnet13": (8, 16, 32), "resnet19": (8, 16, 32), "resnet18": (8, 16, 24, 32)}
 BLOCKS = {"resnet7": 1, "resnet13": 2, "resnet19": 3, "resnet18": 2}  # of each stage
 
@@ -109,31 +109,26 @@ def estimate_batch_norm(network: nn.Module, images: Tensor) -> nn.Module:
     return network.eval()
 
 
-CORRECTIONS: dict[str, Callable[[nn.Module, Tensor], nn.Module]] = {
+Corrections = dict[str, Callable[[nn.Module, Tensor], nn.Module]]  # of a plain network, with images without labels
+CORRECTIONS: Corrections = {
     "plain": lambda network, _: network,
     "converted": lambda network, _: convert(network),
     "BatchNorm re-estimated": lambda network, images: estimate_batch_norm(convert(network), images),
     "statistics matched": lambda network, images: calibrate(convert(network), images, steps=0),
     "calibrated": lambda network, images: calibrate(convert(network), images),
 }
+FEW_IMAGES: Corrections = {name: CORRECTIONS[name] for name in ("plain", "converted")} | {
+    str(count): lambda network, images, count=count: calibrate(convert(network), images[:count])
+    for count in (1, 2, 4, 16, 64, 250, 1000)
+}
 
 
-def measure_corrections(name: str, seed: int, asked: argparse.Namespace) -> Iterator[Row]:
+def measure_corrections(corrections: Corrections, name: str, seed: int, asked: argparse.Namespace) -> Iterator[Row]:
     training, unlabelled, test = load_parts(asked.device)
     plain = train_plain(name, seed, training)
-    for how, correct in CORRECTIONS.items():
+    for how, correct in corrections.items():
         if how != "BatchNorm re-estimated" or name.endswith("-bn"):
             yield {"how": how, "scale": 1.0, "accuracy": accuracy(correct(plain, unlabelled), *test)}
-
-
-def measure_few(name: str, seed: int, asked: argparse.Namespace) -> Iterator[Row]:
-    training, unlabelled, test = load_parts(asked.device)
-    plain = train_plain(name, seed, training)
-    converted = convert(plain)
-    yield {"how": "plain", "scale": 1.0, "accuracy": accuracy(plain, *test)}
-    yield {"how": "converted", "scale": 1.0, "accuracy": accuracy(converted, *test)}
-    for count in FEW:
-        yield {"how": str(count), "scale": 1.0, "accuracy": accuracy(calibrate(converted, unlabelled[:count]), *test)}
 
 
 def measure_fine_tuning(name: str, seed: int, asked: argparse.Namespace) -> Iterator[Row]:
@@ -208,9 +203,9 @@ def part(
 
 
 PARTS = {
-    "corrections": part(measure_corrections, mean_table),
+    "corrections": part(partial(measure_corrections, CORRECTIONS), mean_table),
     "fine_tuning": part(measure_fine_tuning, fine_tuning_table),
-    "few_images": part(measure_few, mean_table),
+    "few_images": part(partial(measure_corrections, FEW_IMAGES), mean_table),
 }
 
 if __name__ == "__main__":

@@ -58,12 +58,6 @@ def make_images(shape: LayerShape, batch: int, device: str) -> Tensor:
     return torch.randn(batch, shape.in_channels, shape.size, shape.size, device=device)
 
 
-def make_calls(shape: LayerShape, device: str) -> Calls:
-    """`Conv2d` and `SIConv2d` on the same image."""
-    image = make_images(shape, 1, device)
-    return {name: partial(make_layer(name, shape, DEFAULT_SCALES).to(device), image) for name in ("conv2d", "si")}
-
-
 def compare(calls: Calls, asked: argparse.Namespace) -> Row:
     """Milliseconds of two calls, and the ratio of the second to the first."""
     times = time_interleaved({name: repeated(call) for name, call in calls.items()}, asked.device, asked.repeats)
@@ -74,7 +68,9 @@ def compare(calls: Calls, asked: argparse.Namespace) -> Row:
 @torch.no_grad()
 def measure_layers(asked: argparse.Namespace) -> Rows:
     for name, shape in LAYERS.items():
-        yield {"layer": name, **compare(make_calls(shape, asked.device), asked)}
+        image, kinds = make_images(shape, 1, asked.device), ("conv2d", "si")
+        layers = {kind: make_layer(kind, shape, DEFAULT_SCALES).to(asked.device) for kind in kinds}
+        yield {"layer": name, **compare({kind: partial(layer, image) for kind, layer in layers.items()}, asked)}
 
 
 def both_clocks(calls: Calls, device: str) -> dict[str, Calls]:

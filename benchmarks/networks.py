@@ -70,15 +70,6 @@ def infer(network: nn.Module, images: Tensor) -> None:
     network(images)
 
 
-def peak_growth(call: Callable[[], object]) -> float:
-    """MiB by which this process grows at most while it makes a call. Linux only."""
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = resident("VmRSS")
-    call()
-    return resident("VmHWM") - before
-
-
 def resident(field: str) -> float:
     """MiB of resident memory now (VmRSS) or at most (VmHWM)."""
     (found,) = re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
@@ -86,9 +77,14 @@ def resident(field: str) -> float:
 
 
 def grow_by_step(name: str, variant: str, images: Tensor) -> float:
+    """MiB by which this process grows at most in a training step. Linux only."""
     network = Network(name, variant).train()
     training_step(network, images[..., :64, :64])  # loads the libraries
-    return peak_growth(partial(training_step, network, images))
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident("VmRSS")
+    training_step(network, images)
+    return resident("VmHWM") - before
 
 
 def measure_time(name: str, images: Tensor, repeats: int) -> Row:

@@ -76,8 +76,8 @@ def draw(path: Path, image: Tensor, weight: Tensor, steps: list[Step], output: T
             axis.set_facecolor("#cccccc")
             axis.set(xticks=[], yticks=[])
             if values is not step.aligned:  # at its size: all levels in one unit
-                room = (largest - values.shape[0]) / 2
-                axis.set(xlim=(-0.5 - room, largest - room - 0.5), ylim=(largest - room - 0.5, -0.5 - room))
+                low = (values.shape[0] - largest) / 2 - 0.5
+                axis.set(xlim=(low, low + largest), ylim=(low + largest, low))
                 axis.set_facecolor("white")
                 axis.spines[:].set_visible(False)
         rows[0, column].set_title(f"scale {step.scale:.2f}")

@@ -28,9 +28,27 @@ from scaleconv.experiments.tables import cells, make_rows, make_tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which names what was there once
+BENCH, TRUST = ROOT / "results" / "bench", ROOT / "results" / "trust"
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+each_current_page = pytest.mark.parametrize("page", CURRENT, ids=lambda page: page.name)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def text_of(page):
+    """A page of docs/, or the README."""
+    return (ROOT / ("README.md" if page == "README.md" else f"docs/{page}")).read_text()
+
+
+def prose_of(page):
+    """The text of a page on one line."""
+    return " ".join(text_of(page).split())
+
+
+def numbers(path):
+    return json.loads(path.read_text())
+
+
+@each_page
 def test_python_sessions_in_the_documents_run(page, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")  # of the tables in them
     sessions = "\n".join(re.findall(r"^```python\n(>>> .*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
@@ -39,41 +57,31 @@ def test_python_sessions_in_the_documents_run(page, monkeypatch):
 
 
 def test_the_readme_lists_every_command_and_item():
-    commands = re.search(r"## Commands\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
-    named = set(re.findall(r"`scaleconv (data \w+|\w+)", commands))
+    commands = re.search(r"## Commands\n(.*?)\n## ", text_of("README.md"), re.DOTALL).group(1)
     groups = ((app, ""), (data_app, "data "))
-    assert named == {
+    assert set(re.findall(r"`scaleconv (data \w+|\w+)", commands)) == {
         f"{prefix}{each.callback.__name__}" for group, prefix in groups for each in group.registered_commands
     }
-    assert {item for item in ITEMS if f"`{item}`" not in commands} == set()
-
-
-def test_the_code_on_the_first_screen_runs():
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
-    names = {}
-    exec(block, names)
-    assert names["features"].shape == (8, 64, 56, 56)
+    assert [item for item in ITEMS if f"`{item}`" not in commands] == []
 
 
 def test_the_cost_in_the_readme_is_what_is_counted():
     first, second = macs((1, 1, 28, 28), (36, 1, 7, 7)), macs((1, 36, 11, 11), (64, 36, 5, 5))
     counts = [count.total / cost.conv2d.total for cost in (first, second) for count in (cost.planned, cost.direct)]
     stated = "{:.1f} times the operations of its convolution instead of {:.1f}, the second {:.1f} instead of {:.1f}"
-    assert stated.format(*counts) in " ".join((ROOT / "README.md").read_text().split())
+    assert stated.format(*counts) in prose_of("README.md")
 
 
 def test_the_api_page_has_every_public_name_of_the_library():
-    listed = re.findall(r"^::: \S+\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
-    constants = {"DEFAULT_SCALES", "__version__"}
-    assert set(scaleconv.__all__) - constants - set(listed) == set()
+    listed = re.findall(r"^::: \S+\.(\w+)$", text_of("api.md"), re.MULTILINE)
+    assert set(scaleconv.__all__) - set(listed) == {"DEFAULT_SCALES", "__version__"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_links_lead_to_files(page):
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     links = re.findall(r"\]\(([^)#\s]+)", prose)
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
-    assert not missing
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
 def test_figures_are_those_that_pages_link():
@@ -84,53 +92,47 @@ def test_figures_are_those_that_pages_link():
 
 # Files that a reader makes, that a command writes, or that stand in another repository.
 ELSEWHERE = r"^(dist|photos|results/(train|compare|mine|table1-quick)|models/sicnn|scripts/clean\.csv)"
-NEW = {"configs/shifted.toml", "data/csv_list.py", "data/test_csv_list.py", "models/tiny.py"}  # of CONTRIBUTING.md
+NEW = ("configs/shifted.toml", "data/csv_list.py", "data/test_csv_list.py", "models/tiny.py")  # of CONTRIBUTING.md
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+@each_current_page
 def test_paths_in_the_text_are_those_of_files(page):
     endings = "py|md|toml|jsonl?|png|svg|csv|ipynb|safetensors"
     paths = set(re.findall(rf"(?<![\w/.:-])(?:[\w.-]+/)+[\w.-]+\.(?:{endings})\b", page.read_text()))
     roots = (ROOT, page.parent, ROOT / "src" / "scaleconv", ROOT / "tests")
-    missing = {path for path in paths if not any((root / path).exists() for root in roots)}
-    assert {path for path in missing if not re.match(ELSEWHERE, path) and not path.endswith(tuple(NEW))} == set()
+    missing = [path for path in paths if not any((root / path).exists() for root in roots)]
+    assert [path for path in missing if not re.match(ELSEWHERE, path) and not path.endswith(NEW)] == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+@each_current_page
 def test_dotted_names_in_the_text_can_be_imported(page):
-    names = {name for name in re.findall(r"\bscaleconv(?:\.\w+)+", page.read_text()) if name != "scaleconv.json"}
-    assert [name for name in sorted(names) if leads_nowhere(name)] == []
-
-
-def leads_nowhere(name):
-    """Whether a name such as `scaleconv.data.make_set` leads nowhere."""
-    try:
+    for name in set(re.findall(r"\bscaleconv(?:\.\w+)+", page.read_text())) - {"scaleconv.json"}:
         pkgutil.resolve_name(name)
-    except (ImportError, AttributeError):
-        return True
-    return False
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_commands_that_choose_a_test_find_one(page):
-    commands = re.findall(r"pytest\s+(tests/[\w/]+\.py)\s+-k\s+(\w+)", page.read_text())
-    assert [
-        (path, word) for path, word in commands if not re.search(rf"def test_\w*{word}", (ROOT / path).read_text())
-    ] == []
+    for path, word in re.findall(r"pytest\s+(tests/[\w/]+\.py)\s+-k\s+(\w+)", page.read_text()):
+        assert re.search(rf"def test_\w*{word}", (ROOT / path).read_text())
 
 
 def test_the_results_in_the_readme_are_those_of_the_records():
     experiment = load_experiment("table1")
     rows = make_rows(read_records(ROOT / "results" / "table1"), experiment.paper, experiment.baseline)
-    readme = (ROOT / "README.md").read_text()
-    for row in rows:
-        assert f"| {' | '.join(cells(row))} |" in readme
+    assert [row for row in rows if f"| {' | '.join(cells(row))} |" not in text_of("README.md")] == []
     (change,) = (row.change for row in rows if row.model == "si_convnet")
-    assert f"makes {-change:.0f} % fewer errors" in readme
+    assert f"makes {-change:.0f} % fewer errors" in text_of("README.md")
+
+
+def step_times(name, clock="eager"):
+    """Milliseconds of the steps in a benchmark, by network, task, type and variant."""
+    steps = numbers(BENCH / f"{name}.json")["steps"]
+    keys = ("network", "task", "dtype", "variant")
+    return {tuple(row[key] for key in keys): row[clock]["median_ms"] for row in steps}
 
 
 def test_the_guide_quotes_its_records():
-    guide = (ROOT / "docs" / "guide.md").read_text()
+    guide = text_of("guide.md")
     experiment = load_experiment("table1")
     rows = [cells(row) for row in make_rows(read_records(ROOT / "results" / "table1"), experiment.paper, "convnet")]
     quoted = [(name, ours, seconds) for name, _, ours, *_, seconds in rows if "ConvNet" in name or "ensemble" in name]
@@ -142,24 +144,19 @@ def test_the_guide_quotes_its_records():
     found = [f"| {' | '.join(row)} |" for row in quoted if row[0] != "Hierarchical ConvNet"]
     assert len(found) == 8
     assert [row for row in found if row not in guide] == []
-    rows = json.loads((ROOT / "results" / "bench" / "cpu-shapes.json").read_text())["rows"]
     ratios = [
-        row[f"{task}_converted_ms"] / row[f"{task}_plain_ms"] for row in rows for task in ("inference", "training")
+        row[f"{task}_converted_ms"] / row[f"{task}_plain_ms"]
+        for row in numbers(BENCH / "cpu-shapes.json")["rows"]
+        for task in ("inference", "training")
     ]
     assert f"takes {min(ratios):.1f} to {max(ratios):.1f} times as long on a CPU" in guide
-    steps = json.loads((ROOT / "results" / "bench" / "h200.json").read_text())["steps"]
-    times = {
-        (row["task"], row["dtype"], row["variant"]): row["eager"]["median_ms"]
-        for row in steps
-        if row["network"] == "resnet18"
-    }
-    ratios = [time / times[*key[:2], "plain"] for key, time in times.items() if key[2] == "converted"]
+    times = {key: time for key, time in step_times("h200").items() if key[0] == "resnet18"}
+    ratios = [time / times[*key[:3], "plain"] for key, time in times.items() if key[3] == "converted"]
     assert f"a ResNet-18 {min(ratios):.1f} to {max(ratios):.1f} times on an H200" in guide
-    turned = json.loads((ROOT / "results" / "bench" / "goals-h200.json").read_text())["rotations"]
+    turned = numbers(BENCH / "goals-h200.json")["rotations"]
     called, graph = ([row["ti / wide"] for row in turned if row["mode"] == mode] for mode in ("eager", "graph"))
-    layer = " ".join((ROOT / "docs" / "layer.md").read_text().split())
-    assert f"take {min(called):.1f} to {max(called):.1f} times as long as `Conv2d`" in layer
-    assert f"as a CUDA graph {min(graph):.1f} to {max(graph):.1f} times" in layer
+    assert f"take {min(called):.1f} to {max(called):.1f} times as long as `Conv2d`" in prose_of("layer.md")
+    assert f"as a CUDA graph {min(graph):.1f} to {max(graph):.1f} times" in prose_of("layer.md")
     (scales,) = make_tables(load_experiment("scales"), read_records(ROOT / "results" / "scales"))
     listed = re.findall(r"^\| ([\d.]+(?: –|, then) .*) \| (.*) \|$", guide, re.MULTILINE)
     assert len(listed) == 7
@@ -167,88 +164,84 @@ def test_the_guide_quotes_its_records():
 
 
 def test_the_page_on_performance_quotes_its_records():
-    page, bench = (ROOT / "docs" / "performance.md").read_text(), ROOT / "results" / "bench"
-    rows = {
-        (row["shape"], row["dtype"], row["layer"]): row
-        for row in json.loads((bench / "h200-layers.json").read_text())["rows"]
-    }
-    shapes = dict.fromkeys(shape for shape, _, _ in rows)
+    page, rows = text_of("performance.md"), numbers(BENCH / "h200-layers.json")["rows"]
+    times = {(row["shape"], row["dtype"], row["layer"]): row for row in rows}
+    shapes = {row["shape"] for row in rows}
     assert len(shapes) == 12
     for shape in shapes:
         quoted, between = [], r" \| "
         for dtype in ("float32", "bfloat16"):
-            ours, broad = rows[shape, dtype, "si"], rows[shape, dtype, "conv2d_wide"]
+            ours, broad = times[shape, dtype, "si"], times[shape, dtype, "conv2d_wide"]
             for name, digits in (("graph_both", 2), ("both", 1)):
                 quoted.append(rf"{ours[name]['median_ms'] / broad[name]['median_ms']:.{digits}f} \([\d.]+\)")
         assert re.search(rf"\| {shape}: .*\| {between.join(quoted)} \|", page), shape
-    networks = json.loads((bench / "h200.json").read_text())["steps"]
-    steps = {(row["network"], row["task"], row["dtype"], row["variant"]): row["eager"]["median_ms"] for row in networks}
-    for network, title in (("resnet18", "ResNet-18"), ("depthwise", "depthwise")):
-        for task in ("training", "inference"):
-            for dtype in ("float32", "bfloat16"):
-                plain, converted = (steps[network, task, dtype, each] for each in ("plain", "converted"))
-                stated = f"| {title} | {task} | {dtype} | {plain:.3g} | {converted:.3g} | {converted / plain:.2f} |"
-                assert stated in page
+    titles, steps = {"resnet18": "ResNet-18", "depthwise": "depthwise"}, step_times("h200")
+    for (network, task, dtype, variant), plain in steps.items():
+        if network in titles and variant == "plain":
+            converted = steps[network, task, dtype, "converted"]
+            stated = f"{titles[network]} | {task} | {dtype} | {plain:.3g} | {converted:.3g} | {converted / plain:.2f}"
+            assert f"| {stated} |" in page
     plain, converted = (
         1_281_167 * 90 * steps["resnet18", "training", "bfloat16", variant] / 32 / 3.6e6
         for variant in ("plain", "converted")
     )
     stated = f"= {plain:.1f} hours | 115,305,030 × {converted / 115_305_030 * 3.6e6:.3g} ms = {converted:.1f} hours |"
-    assert stated in (ROOT / "docs" / "scaling.md").read_text()
-    tried = json.loads((bench / "h200-tried.json").read_text())
-    for model, seconds in tried["table1_epoch_of_six_folds_s"][
-        "a stream for each fold, shared 2**24, channels_last"
-    ].items():
-        assert f" s | {700 * seconds:,.0f} s |" in page, model
+    assert stated in text_of("scaling.md")
+    epochs = numbers(BENCH / "h200-tried.json")["table1_epoch_of_six_folds_s"]
+    for seconds in epochs["a stream for each fold, shared 2**24, channels_last"].values():
+        assert f" s | {700 * seconds:,.0f} s |" in page
+    kept, prose = numbers(BENCH / "memory-kept.json"), prose_of("performance.md")
+    pyramid, ours = kept["pyramid"], kept["SIConv2d"]
+    assert " ".join(f"{name}={value}" for name, value in kept["variables"].items()) in prose
+    assert "took {} and {} s without, {} and {} s with them".format(*pyramid["without"], *pyramid["with"]) in prose
+    assert "{:.2f} and {:.2f} s without, {:.2f} and {:.2f} s with".format(*ours["without"], *ours["with"]) in prose
 
 
 def test_the_page_on_networks_quotes_its_records(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    page, bench = (ROOT / "docs" / "networks.md").read_text(), ROOT / "results" / "bench"
-    parts = importlib.import_module("calibration").PARTS
+    page, parts = text_of("networks.md"), importlib.import_module("calibration").PARTS
     records = {"corrections": "calibration", "fine_tuning": "calibration-h200", "few_images": "calibration"}
     for part, name in records.items():
-        rows = json.loads((bench / f"{name}.json").read_text())[part]
-        assert parts[part][1](rows).markdown() in page
-    rows = json.loads((bench / "cpu-shapes.json").read_text())["rows"]
-    lines = importlib.import_module("networks").time_table(rows).markdown().splitlines()[2:]
-    assert [line for line in lines if line not in page] == []
+        assert parts[part][1](numbers(BENCH / f"{name}.json")[part]).markdown() in page
+    table = importlib.import_module("networks").time_table(numbers(BENCH / "cpu-shapes.json")["rows"])
+    assert [line for line in table.markdown().splitlines()[2:] if line not in page] == []
 
 
 def test_the_page_on_reliability_quotes_its_records(monkeypatch):
-    page, trust = (ROOT / "docs" / "reliability.md").read_text(), ROOT / "results" / "trust"
+    page = text_of("reliability.md")
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     table = importlib.import_module("precision").precision_table
-    assert table(json.loads((trust / "precision-cpu.json").read_text())["rows"]).markdown() in page
-    rows = json.loads((trust / "precision-h200.json").read_text())["rows"]
+    assert table(numbers(TRUST / "precision-cpu.json")["rows"]).markdown() in page
+    rows = numbers(TRUST / "precision-h200.json")["rows"]
     assert table([row for row in rows if row["type"] == "tf32"]).markdown() in page
-    states = json.loads((trust / "endurance-cpu.json").read_text())["states"]
-    for start, end in zip(states[::11], states[10::11], strict=True):
-        memory = [f"{states[states.index(start) + part]['resident_mib']:.0f}" for part in (0, 1, 5, 10)]
-        stated = f"| {end['layer']} | {end['done']:,} {end['work']} | {' | '.join(memory)} |"
-        assert stated in page
+    states = numbers(TRUST / "endurance-cpu.json")["states"]
+    for first in range(0, len(states), 11):  # eleven of each layer
+        start, end = states[first], states[first + 10]
+        memory = [f"{states[first + part]['resident_mib']:.0f}" for part in (0, 1, 5, 10)]
+        assert f"| {end['layer']} | {end['done']:,} {end['work']} | {' | '.join(memory)} |" in page
         assert f"| {start['descriptors']} → {end['descriptors']} | {start['threads']} → {end['threads']} |" in page
-    for cases in ("calls", "files"):
-        records = [json.loads(path.read_text()) for path in trust.glob(f"{cases}-*.json")]
-        counted = {device: Counter() for device in ("cpu", "cuda") if any(r["device"] == device for r in records)}
-        for record in records:
-            counted[record["device"]] += Counter({**record["passed"], "failed": len(record["failed"])})
-        for kind in {kind for count in counted.values() for kind in count} - {"failed"}:
-            stated = " | ".join(f"{count[kind]:,}" for count in counted.values())
+    tested = (ROOT / "tests" / "test_fuzz.py").read_text()
+    for cases, devices in (("calls", ("cpu", "cuda")), ("files", ("cpu",))):
+        records = [numbers(path) for path in TRUST.glob(f"{cases}-*.json")]
+        passed = {
+            device: sum((Counter(record["passed"]) for record in records if record["device"] == device), Counter())
+            for device in devices
+        }
+        for kind in passed["cpu"]:
+            stated = " | ".join(f"{count[kind]:,}" for count in passed.values())
             assert re.search(rf"^\| `{kind}`.* \| {re.escape(stated)} \|$", page, re.MULTILINE), (cases, kind)
-        assert f"| all | {' | '.join(f'{count.total():,}' for count in counted.values())} |" in page
-        failed = [(record["seed"], int(number)) for record in records for number in record["failed"]]
-        tested = (ROOT / "tests" / "test_fuzz.py").read_text()
+        failed = [(record["seed"], number) for record in records for number in record["failed"]]
         assert all(f"({seed}, {number}, " in tested for seed, number in failed)
-    faults = json.loads((trust / "faults.json").read_text())
-    for title, (found, commands) in {
-        "": (faults["passed"], ("reproduce", "train", "train --data", "compare", "data make", "demo")),
-        ", after mending": (faults["again"]["passed"], ("train --data",)),
-    }.items():
-        for name in commands:
-            signals = ", ".join(f"{found[f'{name}: {each}']} {each}" for each in ("SIGKILL", "SIGTERM", "SIGINT"))
-            assert f"| `{name}`{title} | {signals} | {found.get(f'{name}: resumed and equal', '–')} " in page
-    once = json.loads((trust / "faults-once.json").read_text())
+        assert f"| all | {' | '.join(f'{count.total():,}' for count in passed.values())} |" in page
+    faults = numbers(TRUST / "faults.json")
+    for title, counts, names in (
+        ("", faults["passed"], ("reproduce", "train", "train --data", "compare", "data make", "demo")),
+        (", after mending", faults["again"]["passed"], ("train --data",)),
+    ):
+        for name in names:
+            signals = ", ".join(f"{counts[f'{name}: {each}']} {each}" for each in ("SIGKILL", "SIGTERM", "SIGINT"))
+            assert f"| `{name}`{title} | {signals} | {counts.get(f'{name}: resumed and equal', '–')} " in page
+    once = numbers(TRUST / "faults-once.json")
     assert once["failed"] == {}
     for name, fault in (title.split(": ") for title in once["passed"] if "kills" not in title):
         assert f"`{name}`" in page
@@ -260,7 +253,7 @@ def test_the_steps_on_the_first_page_are_what_the_script_finds(tmp_path, monkeyp
     monkeypatch.setattr(sys, "argv", ["step_by_step.py", str(tmp_path / "steps.png")])
     runpy.run_path(str(ROOT / "examples" / "step_by_step.py"), run_name="__main__")
     plain, ours, scale = re.findall(r"\d\.\d+", capsys.readouterr().out)
-    page = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    page = prose_of("index.md")
     assert f"with this filter is {plain}, that of the layer {ours}." in page
     assert f"size of the filter at scale {scale}, and the response there is the largest of all" in page
     assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
@@ -282,8 +275,14 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
 
 def code_of(page):
     """The blocks of a page that are code and no session, one after the other."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL)
     return [block for block in blocks if not block.startswith(">>>")]
+
+
+def test_the_code_on_the_first_screen_runs():
+    names = {}
+    exec(code_of("README.md")[0], names)
+    assert names["features"].shape == (8, 64, 56, 56)
 
 
 def test_the_code_on_the_digits_runs(monkeypatch):
@@ -326,15 +325,6 @@ def test_the_code_on_images_of_your_own_runs(monkeypatch, tmp_path):
     assert (tmp_path / "results" / "mine.jsonl").read_text().count("\n") == 1
 
 
-def test_what_is_said_about_memory_that_is_kept_is_recorded():
-    page = " ".join((ROOT / "docs" / "performance.md").read_text().split())
-    found = json.loads((ROOT / "results" / "bench" / "memory-kept.json").read_text())
-    assert " ".join(f"{name}={value}" for name, value in found["variables"].items()) in page
-    pyramid, ours = found["pyramid"], found["SIConv2d"]
-    assert "took {} and {} s without, {} and {} s with them".format(*pyramid["without"], *pyramid["with"]) in page
-    assert "{:.2f} and {:.2f} s without, {:.2f} and {:.2f} s with".format(*ours["without"], *ours["with"]) in page
-
-
 def test_the_shifts_of_small_digits_are_those_of_the_page():
     """How far the centre of mass of a digit is from where the scale puts it, in canvas pixels along an axis."""
     images = scaleconv.data.embedded_digits().images
@@ -349,7 +339,7 @@ def test_the_shifts_of_small_digits_are_those_of_the_page():
         moved = centre(scaleconv.data.make_scaled(images, scale, size)[:, 0]) - scale * centre(images)
         return float(moved.square().mean().sqrt())
 
-    page = " ".join((ROOT / "docs" / "data.md").read_text().split())
+    page = prose_of("data.md")
     assert f"At s = 0.3 its centre of mass is off by {shift(0.3):.2f} canvas pixels" in page
     assert f"at s = 0.77 by {shift(0.77):.2f}, at s = 0.5 and 1.6 by less than 0.02" in page
     assert max(shift(0.5), shift(1.6)) < 0.02

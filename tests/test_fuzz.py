@@ -65,30 +65,27 @@ def test_the_matrices_of_the_fuzzer_are_the_loops():
         assert_close(aligned[~aligned.isinf()], loops[~loops.isinf()])
 
 
-@pytest.mark.parametrize("fault", ["output", "winner", "gradient"])
+WRONG = {
+    "output": lambda output, winner: (output + 1e-2 * output.abs().max(), winner),
+    "winner": lambda output, winner: (output, torch.where(winner == 0, winner.max(), 0).to(winner)),
+    "gradient": lambda output, winner: (output.detach() + 1.1 * (output - output.detach()), winner),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
 def test_a_fault_of_the_layer_is_found(fault, monkeypatch):
     def faulty(*tensors, **arguments):
         output, winner = correct(*tensors, **arguments)
-        if not output.numel():
-            return output, winner
-        if fault == "output":
-            output = output + 1e-2 * output.abs().max()
-        if fault == "winner":
-            winner = torch.where(winner == 0, winner.max(), 0).to(winner)
-        if fault == "gradient":
-            output = output.detach() + 1.1 * (output - output.detach())
-        return output, winner
+        return WRONG[fault](output, winner) if output.numel() else (output, winner)
 
-    correct = cases.si_conv2d
+    correct, found = cases.si_conv2d, []
     monkeypatch.setattr(cases, "si_conv2d", faulty)
-    found = 0
     for number in range(20):
-        dice = cases.Random(f"fault {number}")
         try:
-            cases.check_si_conv2d(dice, "cpu")
+            cases.check_si_conv2d(cases.Random(f"fault {number}"), "cpu")
         except AssertionError as error:
-            found += fault in str(error)
-    assert found >= 5
+            found.append(fault in str(error))
+    assert sum(found) >= 5
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -127,6 +124,7 @@ def test_a_fault_of_a_reader_is_found(module, name, fault, check, monkeypatch, t
 @pytest.mark.parametrize("kind", fuzz.KINDS)
 def test_a_worker_process_finds_what_it_runs(kind):
     """Spawned processes do not import the `__main__` of a package."""
-    assert fuzz.run_chunk.__module__ == "fuzz"
-    passed, failed = fuzz.run_chunk(kind, 0, range(3), "cpu")
-    assert (passed.total(), failed) == (3, {})
+    assert fuzz.run_case.__module__ == "fuzz"
+    for number in range(3):
+        found, passed, reason = fuzz.run_case(kind, 0, "cpu", number)
+        assert (found, passed is None, reason) == (number, False, None)

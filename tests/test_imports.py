@@ -15,7 +15,6 @@ from scaleconv.__main__ import NEEDED, main
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 SOURCES = Path(__file__).parents[1] / "src" / "scaleconv"
-FRONT_DOORS = ("__init__", "__main__", "_start")
 FILES_BESIDE = ("table", "timing", "environment", "drawing")
 MAY_IMPORT = {
     "ops": set(),
@@ -36,27 +35,10 @@ MAY_IMPORT = {
     "__main__": {"cli", "_start"},
     "_start": set(),
 }
-CORE = (
-    "__init__",
-    "__main__",
-    "_start",
-    "ops",
-    "nn",
-    "models",
-    "metrics",
-    "table",
-    "timing",
-    "environment",
-)  # torch alone
-OPTIONAL = {
-    "PIL",
-    "jinja2",
-    "lightning_fabric",
-    "matplotlib",
-    "platformdirs",
-    "ray",
-    "requests",
-}  # imported where they are used
+# These import torch alone.
+CORE = ("__init__", "__main__", "_start", "ops", "nn", "models", "metrics", "table", "timing", "environment")
+# Imported where they are used.
+OPTIONAL = {"PIL", "jinja2", "lightning_fabric", "matplotlib", "platformdirs", "ray", "requests"}
 DEMO = {"anyio", "starlette", "uvicorn"}  # of the extra `demo`, in its server
 PACKAGES = {"PIL": "pillow", "lightning_fabric": "pytorch-lightning"}  # whose names differ from what is imported
 FILES = sorted(SOURCES.rglob("*.py"))
@@ -89,18 +71,13 @@ def name(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_imports_point_downwards(path):
+def test_imports_point_downwards_and_optional_packages_are_imported_where_they_are_used(path):
     here = package_of(path)
-    for module, _ in imported_by(path):
+    for module, at_top in imported_by(path):
         parts = module.split(".")
+        assert not (at_top and parts[0] in OPTIONAL), f"{path} imports {module} at its top"
         if parts[0] == "scaleconv" and len(parts) > 1 and parts[1] not in (here, "__version__"):
             assert parts[1] in MAY_IMPORT[here], f"{path} must not import {module}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_optional_packages_are_imported_where_they_are_used(path):
-    for module, at_top in imported_by(path):
-        assert not (at_top and module.split(".")[0] in OPTIONAL), f"{path} imports {module} at its top"
 
 
 def third_party(path):

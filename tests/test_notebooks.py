@@ -1,6 +1,6 @@
 """The notebooks run from the first cell to the last, in a kernel of their own, as a reader's do.
 
-They are kept without outputs: those would be out of date with the next change, and these tests make them anew.
+They are stored without outputs, which would be out of date after the next change.
 """
 
 import json

@@ -40,13 +40,6 @@ def test_every_repeat_runs_every_workload_once_begins_with_the_next_and_ends_in_
     assert "".join(order) == "aaabbbccc" + "abc|" + "bca|" + "cab|" + "abc|"
 
 
-def test_the_median_the_least_and_the_most_are_kept_and_warming_up_is_not(pause):
-    pauses = iter([1000, 1000, 4, 40, 20, 200])
-    found = time_interleaved({"a": repeated(lambda: pause(next(pauses)))}, "cpu", 3)["a"]
-    assert (found.min_ms, found.median_ms, found.max_ms) == pytest.approx((20, 40, 200))
-    assert found.iterations == 1
-
-
 @pytest.mark.parametrize("warming", [(500, 300, 0.6), (0.6, 500, 300), (500, 0.6, 300)])
 def test_the_shortest_call_of_warming_up_says_how_many_are_needed(pause, warming):
     """A first call compiles and a later one may be disturbed: 4 calls of 0.6 ms last over 2 ms."""
@@ -64,12 +57,15 @@ def test_a_short_call_is_repeated_until_the_timing_lasts(pause, length, iteratio
     assert found.median_ms == pytest.approx(length)
 
 
-def test_preparation_is_not_timed(pause):
+def test_preparation_and_warming_up_are_not_timed_and_the_median_the_least_and_the_most_are_kept(pause):
+    pauses = iter([1000, 1000, 4, 40, 20, 200])
+
     def prepare(count):
         pause(50 * count)
-        return lambda: pause(3 * count)
+        return lambda: pause(next(pauses))
 
-    assert time_interleaved({"a": Workload(prepare)}, "cpu", 1)["a"].median_ms == pytest.approx(3)
+    found = time_interleaved({"a": Workload(prepare)}, "cpu", 3)["a"]
+    assert (found.min_ms, found.median_ms, found.max_ms, found.iterations) == pytest.approx((20, 40, 200, 1))
 
 
 def test_the_host_is_timed_from_an_idle_device_until_one_call_returns_and_its_result_is_freed_later(pause, monkeypatch):

@@ -19,9 +19,14 @@ def is_command() -> bool:
     )
 
 
+def leads() -> bool:
+    """Whether this is the first of the processes that torchrun has started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def end(*_: object) -> None:
     """Handle the signal: nothing is written yet that would have to be finished."""
-    if os.environ.get("RANK", "0") == "0":  # of processes of torchrun, one speaks
+    if leads():
         os.write(2, b"scaleconv: interrupted\n")
     os._exit(INTERRUPTED)
 

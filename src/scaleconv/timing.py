@@ -121,10 +121,7 @@ def captured(call: Call, before: Call = lambda: None) -> Callable[[], None]:
 
 
 def time_interleaved(
-    workloads: Mapping[Key, Workload],
-    device: str,
-    repeats: int,
-    tick: Callable[[], None] = lambda: None,
+    workloads: Mapping[Key, Workload], device: str, repeats: int, tick: Callable[[], None] = lambda: None
 ) -> dict[Key, Timing]:
     """Time every workload once per repeat, each repeat beginning with the next one.
 
@@ -235,7 +232,7 @@ def compare(
 
     Returns:
         For each candidate its timings by name, `memory` and `error`. One that raises a RuntimeError or a ValueError
-        before the timings has an error alone, and the comparison goes on without it.
+        before the timings has only an error, its kind and first line, and the others are compared without it.
     """
     memory: dict[Key, Memory | None] = {}
     timed: dict[tuple[Key, str], Workload] = {}
@@ -246,7 +243,7 @@ def compare(
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            errors[key] = one_line(error)
+            errors[key] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
     for key, make in candidates.items():
         with noting(key):
@@ -255,11 +252,10 @@ def compare(
         with noting(key):
             timed |= {(key, name): workload for name, workload in workloads(candidates[key]).items()}
     times = time_interleaved(timed, device, repeats, tick)
-    found: dict[Key, dict[str, Any]] = {
-        key: {"memory": memory.get(key), "error": errors.get(key)} for key in candidates
-    }
-    for (key, name), timing in times.items():
-        found[key][name] = timing
+    found: dict[Key, dict[str, Any]] = {}
+    for key in candidates:
+        timings = {name: timing for (other, name), timing in times.items() if other == key}
+        found[key] = {"memory": memory.get(key), "error": errors.get(key), **timings}
     return found
 
 
@@ -269,8 +265,3 @@ def _memory_alone(make: Callable[[], Call], device: str) -> Memory | None:
     for _ in range(WARM_UP if torch.device(device).type == "cuda" else 1):
         call()
     return peak_memory(call, device)
-
-
-def one_line(error: Exception) -> str:
-    """The kind of error and the first line of its message."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

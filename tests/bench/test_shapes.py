@@ -10,10 +10,15 @@ from scaleconv.bench.shapes import SHAPES
 
 def test_texts_become_settings_and_what_is_not_given_is_everything():
     lists = {"shapes": "mnist2, res14", "dtypes": "bfloat16", "layouts": ("contiguous,channels_last",)}
-    settings = make_settings("cpu", **lists, compare="si,conv2d", scales="0.5,1,2", repeats=3, batch=7)
-    assert (settings.shapes, settings.dtypes) == (("mnist2", "res14"), ("bfloat16",))
-    assert (settings.layouts, settings.compare) == (("contiguous", "channels_last"), ("si", "conv2d"))
-    assert (settings.scales, settings.repeats, settings.batch) == ((0.5, 1, 2), 3, 7)
+    assert make_settings("cpu", **lists, compare="si,conv2d", scales="0.5,1,2", repeats=3, batch=7) == Settings(
+        shapes=("mnist2", "res14"),
+        dtypes=("bfloat16",),
+        layouts=("contiguous", "channels_last"),
+        compare=("si", "conv2d"),
+        scales=(0.5, 1, 2),
+        repeats=3,
+        batch=7,
+    )
     default = make_settings("cpu")
     assert (default.shapes, default.compare) == (tuple(SHAPES), ("conv2d", "conv2d_wide", "direct", "si"))
     assert (default.dtypes, default.layouts) == (("float32", "bfloat16"), ("contiguous",))

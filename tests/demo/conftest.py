@@ -1,4 +1,4 @@
-"""Two small pairs of networks that nobody has trained, and digits for them."""
+"""Two small pairs of untrained networks, and digits for them."""
 
 import base64
 import io

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional as F
 
 from helpers import reference, transform_reference
 from scaleconv.demo import filters
@@ -27,24 +28,31 @@ def winner_at_the_centre(found, decode):
     return found["legend"][int((known / known.norm(dim=1, keepdim=True) @ colour).argmax())]["name"]
 
 
-@pytest.mark.parametrize(("scale", "winner"), [(2 ** (-1 / 3), "×1.3"), (1.0, "×1"), (2.0, "×0.5")])
-def test_a_pattern_is_found_by_the_level_that_undoes_its_scale(scale, winner, decode):
-    found = filters.apply_patch(disc(9, 3), disc(65, 3 * scale), "scale")
-    assert winner_at_the_centre(found, decode) == winner
+def letter(degrees):
+    """An L (9, 9), rotated."""
+    image = torch.zeros(9, 9)
+    image[1:8, 1:3] = image[6:8, 1:7] = 1
+    return torch.rot90(image, degrees // 90)
 
 
-@pytest.mark.parametrize(("degrees", "winner"), [(0, "0°"), (90, "270°"), (180, "180°"), (270, "90°")])
-def test_a_pattern_is_found_by_the_level_that_undoes_its_rotation(degrees, winner, decode):
-    patch, image = torch.zeros(9, 9), torch.zeros(41, 41)
-    patch[1:8, 1:3] = patch[6:8, 1:7] = 1  # an L
-    image[16:25, 16:25] = torch.rot90(patch, degrees // 90)
-    assert winner_at_the_centre(filters.apply_patch(patch, image, "rotation"), decode) == winner
+@pytest.mark.parametrize(
+    ("by", "patch", "image", "winner"),
+    [
+        *(
+            ("scale", disc(9, 3), disc(65, 3 * s), name)
+            for s, name in ((2 ** (-1 / 3), "×1.3"), (1, "×1"), (2, "×0.5"))
+        ),
+        *(("rotation", letter(0), F.pad(letter(d), [16] * 4), f"{-d % 360}°") for d in (0, 90, 180, 270)),
+    ],
+)
+def test_a_pattern_is_found_by_the_level_that_undoes_its_transform(by, patch, image, winner, decode):
+    assert winner_at_the_centre(filters.apply_patch(patch, image, by), decode) == winner
 
 
 def test_a_patch_responds_by_its_correlation():
     patch = torch.zeros(9, 9)
     patch[4, 4] = 1  # without its mean 80/81 there and −1/81 elsewhere, of norm √(80/81)
-    found = filters.apply_patch(patch, torch.nn.functional.pad(patch, [20] * 4), "scale")
+    found = filters.apply_patch(patch, F.pad(patch, [20] * 4), "scale")
     assert {level["name"]: level["peak"] for level in found["levels"]}["×1"] == pytest.approx((80 / 81) ** 0.5)
 
 

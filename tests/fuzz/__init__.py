@@ -1,13 +1,11 @@
 """Drawn calls of the public functions against references in float64, and damaged files: `python -m fuzz`, `make fuzz`.
 
-A case is a pure function of (seed, number), so a failure is named by two numbers and can be run again.
-
-A spawned process does not see the functions of a `__main__`, so what it runs is here.
+A case is a pure function of (seed, number), so a failure is named by two numbers and can be run again. What a spawned
+process runs is here, since it does not see the functions of a `__main__`.
 """
 
 import traceback
 import warnings
-from collections import Counter
 
 import pytest
 import torch
@@ -17,16 +15,13 @@ from fuzz import cases, files
 KINDS = {"calls": cases.run, "files": files.run}
 
 
-def run_chunk(kind, seed, numbers, device):
-    """How many of each kind passed, and the failures by number."""
+def run_case(kind, seed, device, number):
+    """The number of a case, what it was, and what was wrong with it; one of the two is None."""
     torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False  # on a GPU: less exact than float32 should be
     warnings.simplefilter("ignore")
-    passed, failed = Counter(), {}
-    for number in numbers:
-        try:
-            passed[KINDS[kind](seed, number, device)] += 1
-        except (Exception, pytest.fail.Exception) as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            failed[number] = f"{type(error).__name__} in {where.name}: {str(error)[:300]}"
-    return passed, failed
+    try:
+        return number, KINDS[kind](seed, number, device), None
+    except (Exception, pytest.fail.Exception) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return number, None, f"{type(error).__name__} in {where.name}: {str(error)[:300]}"

@@ -12,16 +12,15 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
 
-from fuzz import KINDS, run_chunk
+from fuzz import KINDS, run_case
 from scaleconv.data.progress import make_progress
 from scaleconv.environment import describe_environment
-
-CHUNK = 50
 
 
 def main():
@@ -35,36 +34,27 @@ def main():
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further cases are begun")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    last, start = given.first + given.cases, time.perf_counter()
-    chunks = [range(first, min(first + CHUNK, last)) for first in range(given.first, last, CHUNK)]
+    numbers, start = range(given.first, given.first + given.cases), time.perf_counter()
+    run = partial(run_case, given.kind, given.seed, given.device)
     passed, failed = Counter(), {}
-    with (
-        make_progress(Console(stderr=True)) as progress,
-        ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool,
-    ):
+    with make_progress(Console(stderr=True)) as progress, ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
         task = progress.add_task("fuzz", total=given.cases, figures="")
-        for future in [pool.submit(run_chunk, given.kind, given.seed, chunk, given.device) for chunk in chunks]:
-            good, bad = future.result()
-            passed.update(good)
-            for number, reason in bad.items():
+        for number, kind, reason in pool.map(run, numbers, chunksize=50):
+            if reason is None:
+                passed[kind] += 1
+            else:
                 print(f"case {number} of seed {given.seed}: {reason}", flush=True)
-            failed.update(bad)
-            progress.update(task, advance=sum(good.values()) + len(bad), figures=f"{len(failed)} failed")
+                failed[number] = reason
+            progress.update(task, advance=1, figures=f"{len(failed)} failed")
             if time.perf_counter() - start > 60 * given.minutes:
                 pool.shutdown(cancel_futures=True)
                 break
     seconds = round(time.perf_counter() - start, 1)
-    print(f"{sum(passed.values())} passed, {len(failed)} failed in {seconds} s: {dict(passed)}")
+    print(f"{passed.total()} passed, {len(failed)} failed in {seconds} s: {dict(passed)}")
     if given.out:
-        settings = {
-            "kind": given.kind,
-            "seed": given.seed,
-            "first": given.first,
-            "cases": sum(passed.values()) + len(failed),
-            "device": given.device,
-        }
-        environment = describe_environment(given.device)
-        result = {"environment": environment, **settings, "seconds": seconds, "passed": passed, "failed": failed}
+        settings = {name: getattr(given, name) for name in ("kind", "seed", "first", "device")}
+        settings |= {"cases": passed.total() + len(failed), "seconds": seconds, "passed": passed, "failed": failed}
+        result = {"environment": describe_environment(given.device), **settings}
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     sys.exit(bool(failed))
 

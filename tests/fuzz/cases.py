@@ -3,7 +3,7 @@
 import copy
 import math
 from functools import partial
-from itertools import pairwise
+from itertools import compress, pairwise
 from random import Random
 
 import pytest
@@ -88,11 +88,29 @@ def draw_tensor(dice, shape, dtype):
 
 
 def draw_scales(dice):
-    others = {dice.choice([*SCALES, dice.uniform(0.2, 1), dice.uniform(1, 3), 1 + dice.uniform(-1e-3, 1e-3)])
-              for _ in range(dice.choice([0, 1, 2, 3, 4]))} - {1.0}  # fmt: skip
-    scales = [1.0, *others]
+    count = dice.choice([0, 1, 2, 3, 4])
+    drawn = {
+        dice.choice([*SCALES, dice.uniform(0.2, 1), dice.uniform(1, 3), 1 + dice.uniform(-1e-3, 1e-3)])
+        for _ in range(count)
+    }
+    scales = [1.0, *(drawn - {1.0})]
     dice.shuffle(scales)
     return tuple(scales)
+
+
+def maps_of(scales):
+    return [((s, 0.0), (0.0, s)) for s in scales]
+
+
+def fitting(scales, size, least):
+    """1, and the scales at which a level has so many pixels at least: the module takes no fewer."""
+    return tuple(
+        s for s in scales if s == 1 or all(n >= few for n, few in zip(level_size(size, s), least, strict=True))
+    )
+
+
+def level_size(size, scale):
+    return [n if scale == 1 else math.floor(scale * n + 1e-6) for n in size]
 
 
 def draw_transform(dice):
@@ -147,24 +165,19 @@ def transformed(function):
 
 def check_si_conv2d(dice, device, way=eager):
     call, scales, antialias = Call(dice), draw_scales(dice), dice.random() < 0.2
-    maps = [((s, 0.0), (0.0, s)) for s in scales]
     options = {"scales": scales, "antialias": antialias}
-    check_call(dice, device, call, way(si_conv2d), maps, options, antialias=antialias)
+    check_call(dice, device, call, way(si_conv2d), maps_of(scales), options, antialias=antialias)
 
 
 def check_ti_conv2d(dice, device, way=eager):
     call = Call(dice)
     if isinstance(call.padding, str):
         call.padding = [0, 0] if call.padding == "valid" else call.padding
-    transforms = list(
-        {each.numbers: each for each in (draw_transform(dice) for _ in range(dice.choice([1, 2, 3])))}.values()
-    )
-    transforms = [each for each in transforms if each != rotation(0)]
+    drawn = [draw_transform(dice) for _ in range(dice.choice([1, 2, 3]))]
+    transforms = [each for each in {each.numbers: each for each in drawn}.values() if each != rotation(0)]
     transforms.insert(dice.randint(0, len(transforms)), rotation(0))
-    reading = {
-        "interpolation": dice.choice(["bilinear", "nearest"]),
-        "border": dice.choice(["zeros", "clamp", "reflect"]),
-    }
+    interpolation, border = dice.choice(["bilinear", "nearest"]), dice.choice(["zeros", "clamp", "reflect"])
+    reading = {"interpolation": interpolation, "border": border}
     maps = [each.matrix for each in transforms]
     check_call(dice, device, call, way(ti_conv2d), maps, {"transforms": tuple(transforms), **reading}, **reading)
 
@@ -175,9 +188,7 @@ def check_call(dice, device, call, function, maps, options, dtypes=DTYPES, **rea
     tensors = call.tensors(dice, dtype, device)
     unbatched = call.images_shape[0] == 1 and dice.random() < 0.1
     graded = [tensor is not None and dice.random() < 0.8 for tensor in tensors]
-    leaves = [
-        tensor.detach().requires_grad_() if wanted else tensor for tensor, wanted in zip(tensors, graded, strict=True)
-    ]
+    leaves = require_grads([tensor if tensor is None else tensor.detach() for tensor in tensors], graded)
     arguments = {**call.arguments(), **options}
     given = [leaves[0][0] if unbatched else leaves[0], *leaves[1:]]
     if function in (si_conv2d, ti_conv2d) and any(graded) and not unbatched and dice.random() < 0.2:
@@ -187,8 +198,7 @@ def check_call(dice, device, call, function, maps, options, dtypes=DTYPES, **rea
         output, winner = function(*given, **arguments, return_winner=True)
     if unbatched:
         output, winner = output[None], winner[None]
-    exact = [None if tensor is None else tensor.detach().double().cpu() for tensor in tensors]
-    exact = [tensor.requires_grad_() if wanted else tensor for tensor, wanted in zip(exact, graded, strict=True)]
+    exact = require_grads([tensor if tensor is None else tensor.double().cpu() for tensor in tensors], graded)
     aligned = aligned_responses(*exact, call.stride, call.pads(), call.dilation, call.groups, maps, **reading)
     assert output.dtype == dtype
     assert output.shape == aligned.shape[1:]
@@ -203,12 +213,13 @@ def check_call(dice, device, call, function, maps, options, dtypes=DTYPES, **rea
         won = won * factor.double().cpu()
     sent = draw_tensor(dice, output.shape, dtype)
     output.backward(sent.to(device))  # which reentrant checkpointing wants
-    grads = [leaf.grad for leaf, wanted in zip(leaves, graded, strict=True) if wanted]
-    true = torch.autograd.grad(won, [leaf for leaf, wanted in zip(exact, graded, strict=True) if wanted], sent.double())
-    for grad, expected, name in zip(
-        grads, true, [n for n, w in zip(("input", "weight", "bias"), graded, strict=True) if w], strict=True
-    ):
-        close(grad, expected, dtype, f"gradient of {name}")
+    true = iter(torch.autograd.grad(won, list(compress(exact, graded)), sent.double()))
+    for leaf, name in compress(zip(leaves, ("input", "weight", "bias"), strict=True), graded):
+        close(leaf.grad, next(true), dtype, f"gradient of {name}")
+
+
+def require_grads(tensors, graded):
+    return [tensor.requires_grad_() if wanted else tensor for tensor, wanted in zip(tensors, graded, strict=True)]
 
 
 def change_in_place(dice, output):
@@ -232,11 +243,23 @@ def change_in_place(dice, output):
     return output, factor
 
 
+class Checkpointed(nn.Sequential):
+    """A block that is computed again in the backward pass by one of two ways, or not (None)."""
+
+    def __init__(self, block, reentrant):
+        super().__init__(*block)
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        forward = super().forward
+        return forward(x) if self.reentrant is None else checkpoint(forward, x, use_reentrant=self.reentrant)
+
+
 def check_norms(dice, device):
     """`ScaleInvariant` around blocks with BatchNorm in training: checkpointing changes no output and no gradient."""
     scales, layout = draw_scales(dice), dice.choice([torch.contiguous_format, torch.channels_last])
     size = [dice.randint(7, 14) for _ in "hw"]
-    scales = tuple(s for s in scales if s == 1 or min(math.floor(s * n + 1e-6) for n in size) >= 3)
+    scales = fitting(scales, size, (3, 3))
     torch.manual_seed(dice.getrandbits(30))
     channels = [2, *(dice.choice([2, 3]) for _ in range(dice.randint(1, 3)))]
     blocks = [
@@ -247,7 +270,7 @@ def check_norms(dice, device):
     images = draw_tensor(dice, [dice.randint(2, 4), 2, *size], torch.float64).to(device, memory_format=layout)
     pool, found = dice.choice(["max", "mean"]), []
     for kinds in ([None] * len(blocks), reentrant):
-        module = Checkpointed(copy.deepcopy(blocks), kinds).double().to(device)
+        module = nn.Sequential(*map(Checkpointed, copy.deepcopy(blocks), kinds)).double().to(device)
         pyramid = ScaleInvariant(module, scales, pool=pool)
         leaf = images.detach().requires_grad_()
         output = pyramid(leaf)
@@ -255,19 +278,6 @@ def check_norms(dice, device):
         found.append([output.detach(), leaf.grad, *(parameter.grad for parameter in module.parameters())])
     for plain, checkpointed in zip(*found, strict=True):
         close(checkpointed, plain.cpu(), torch.float64, f"checkpointing {reentrant}")
-
-
-class Checkpointed(nn.Module):
-    """Blocks, each computed again in the backward pass by one of two ways, or not (None)."""
-
-    def __init__(self, blocks, reentrant):
-        super().__init__()
-        self.blocks, self.reentrant = nn.ModuleList(blocks), reentrant
-
-    def forward(self, x):
-        for block, kind in zip(self.blocks, self.reentrant, strict=True):
-            x = block(x) if kind is None else checkpoint(block, x, use_reentrant=kind)
-        return x
 
 
 def close(actual, expected, dtype, what):
@@ -283,15 +293,14 @@ def check_vectors(dice, device):
     """`ScaleInvariant` around a module with vector output, its levels at their own size, that of the input or any."""
     scales, pool = draw_scales(dice), dice.choice(["max", "logsumexp", "mean"])
     size = [dice.randint(9, 20) for _ in "hw"]
-    scales = tuple(s for s in scales if s == 1 or min(math.floor(s * n + 1e-6) for n in size) >= 5)
+    scales = fitting(scales, size, (5, 5))
     torch.manual_seed(dice.getrandbits(30))
     module = nn.Sequential(nn.Conv2d(2, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double().to(device)
     images = draw_tensor(dice, [dice.randint(1, 3), 2, *size], torch.float64).to(device)
     window = dice.choice(["own", "own", "input", (dice.randint(5, 24), dice.randint(5, 24))])
     answers = []
     for s in scales:
-        own = [n if s == 1 else math.floor(s * n + 1e-6) for n in size]
-        level = {"own": own, "input": size}.get(window) or list(window)
+        level = {"own": level_size(size, s), "input": size}.get(window) or list(window)
         grid = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in level)).numpy()
         places = (grid - [(n - 1) / 2 for n in level]) / s + [(n - 1) / 2 for n in size]
         matrix = torch.from_numpy(read_matrix(places.clip(0, [n - 1 for n in size]), size)[0]).to(device)
@@ -310,10 +319,9 @@ def check_maps(dice, device):
     extent = [d * (k - 1) + 1 for d, k in zip(call.dilation, call.kernel, strict=True)]
     pads, sizes = call.pads(), call.images_shape[2:]
     offset = tuple((n - 1) / 2 - pad[0] for n, pad in zip(extent, pads, strict=True))
-    # A level that is smaller takes no part in a pyramid: the module might not take it.
-    least = [max(1, n - sum(pad), 2 * o + 1) for n, pad, o in zip(extent, pads, offset, strict=True)]
-    fits = {s: all(math.floor(s * n + 1e-6) >= few for n, few in zip(sizes, least, strict=True)) for s in scales}
-    scales = tuple(s for s in scales if s == 1 or fits[s])
+    scales = fitting(
+        scales, sizes, [max(1, n - sum(p), 2 * o + 1) for n, p, o in zip(extent, pads, offset, strict=True)]
+    )
 
     def invariant(images, weight, bias, return_winner, **arguments):
         plain = nn.Conv2d(images.shape[-3], len(weight), tuple(weight.shape[2:]), **arguments, bias=bias is not None)
@@ -323,8 +331,7 @@ def check_maps(dice, device):
         found = torch.func.functional_call(wrapped, given, (batch,), {"return_winner": return_winner})
         return found if images.ndim == 4 else tuple(each[0] for each in found)
 
-    maps = [((s, 0.0), (0.0, s)) for s in scales]
-    check_call(dice, device, call, invariant, maps, {}, dtypes=(torch.float64, torch.float32))
+    check_call(dice, device, call, invariant, maps_of(scales), {}, dtypes=(torch.float64, torch.float32))
 
 
 def check_long_strides(dice, device):
@@ -332,7 +339,7 @@ def check_long_strides(dice, device):
     call, scales = Call(dice), draw_scales(dice)
     if call.padding != "same":
         call.stride = [dice.choice([1, 7, 20, 1000, 2**31 - 1]) for _ in "hw"]
-    check_call(dice, device, call, si_conv2d, [((s, 0.0), (0.0, s)) for s in scales], {"scales": scales})
+    check_call(dice, device, call, si_conv2d, maps_of(scales), {"scales": scales})
 
 
 def check_convert(dice, device):
@@ -340,17 +347,9 @@ def check_convert(dice, device):
     layers, channels = [], 3
     for _ in range(dice.randint(1, 3)):
         filters = dice.choice([2, 3, 4])
-        layers += [
-            nn.Conv2d(
-                channels,
-                filters,
-                dice.choice([2, 3]),
-                dice.choice([1, 2]),
-                dice.choice([0, 1]),
-                bias=dice.random() < 0.7,
-            ),
-            dice.choice([nn.ReLU, nn.Tanh])(),
-        ]
+        kernel, stride, padding = dice.choice([2, 3]), dice.choice([1, 2]), dice.choice([0, 1])
+        layers.append(nn.Conv2d(channels, filters, kernel, stride, padding, bias=dice.random() < 0.7))
+        layers.append(dice.choice([nn.ReLU, nn.Tanh])())
         channels = filters
     plain, scales = nn.Sequential(*layers).double().to(device), draw_scales(dice)
     images = draw_tensor(dice, [2, 3, dice.randint(15, 20), dice.randint(15, 20)], torch.float64).to(device)
@@ -358,10 +357,10 @@ def check_convert(dice, device):
     assert list(converted.state_dict()) == list(plain.state_dict())
     for layer in plain:
         if isinstance(layer, nn.Conv2d):
-            maps = [((s, 0.0), (0.0, s)) for s in scales]
+            tensors = [None if each is None else each.cpu() for each in (value, layer.weight, layer.bias)]
             pads = [(p, p) for p in layer.padding]
-            value = aligned_responses(value.cpu(), layer.weight.cpu(), None if layer.bias is None else layer.bias.cpu(),
-                                      layer.stride, pads, layer.dilation, 1, maps).amax(0).to(device)  # fmt: skip
+            aligned = aligned_responses(*tensors, layer.stride, pads, layer.dilation, 1, maps_of(scales))
+            value = aligned.amax(0).to(device)
         else:
             value = layer(value)
     close(converted(images).detach(), value.detach().cpu(), torch.float64, "converted")
@@ -375,10 +374,11 @@ WRONG = {
     "padding": [-1, 0.5, "full", (1, 2, 3), None, True],
     "dilation": [0, -2, 2.0, (1, 1, 1), None],
     "groups": [0, -1, 7, 1.0, None, "1"],
-    "scales": [(), (2.0,), (1.0, 1.0), (1.0, -2.0), (1.0, 0.0), (1.0, math.nan), (1.0, math.inf), "12", 1.0, None,
-               (1.0, "2"), (1.0, 1e9), {1.0, 2.0}, (1.0, True)],
-}  # fmt: skip
-
+    "scales": [
+        *((), (2.0,), (1.0, 1.0), (1.0, -2.0), (1.0, 0.0), (1.0, math.nan), (1.0, math.inf), (1.0, 1e9)),
+        *("12", 1.0, None, (1.0, "2"), {1.0, 2.0}, (1.0, True)),
+    ],
+}
 
 WRONG_TRANSFORMS = {
     "transforms": [(), (rotation(90),), (rotation(0), rotation(0)), (rotation(0), 2.0), "r", 3, None, {rotation(0)}],
@@ -462,9 +462,9 @@ def check_refused(dice, device):
         si_conv2d(*tensors, **arguments)
 
 
-def _by(way):
-    return {f"si_conv2d, {way.__name__}": partial(check_si_conv2d, way=way),
-            f"ti_conv2d, {way.__name__}": partial(check_ti_conv2d, way=way)}  # fmt: skip
+def _by(way, weight):
+    checks = {"si_conv2d": check_si_conv2d, "ti_conv2d": check_ti_conv2d}
+    return {f"{name}, {way.__name__}": (weight, partial(check, way=way)) for name, check in checks.items()}
 
 
 # How often each is drawn, and its check.
@@ -480,10 +480,11 @@ QUICK = {
     "ScaleInvariant, BatchNorm": (3, check_norms),
     "convert": (5, check_convert),
     "si_conv2d, long strides": (1, check_long_strides),
-    **{kind: (1, check) for way in (mapped, transformed) for kind, check in _by(way).items()},
+    **_by(mapped, 1),
+    **_by(transformed, 1),
 }
 KINDS = {
     **QUICK,
-    **{kind: (0.4, check) for kind, check in _by(captured).items()},  # half a second each
-    **{kind: (0.02, check) for kind, check in _by(compiled).items()},  # ten seconds each
+    **_by(captured, 0.4),  # half a second each
+    **_by(compiled, 0.02),  # ten seconds each
 }

@@ -4,7 +4,6 @@ import copy
 import gzip
 import struct
 from functools import cache
-from random import Random
 
 BOMB = 2**26  # bytes that a gzip bomb unpacks to
 NAMES = ("", "x", "cpu", "1e999", "\u001b[31m", "a\nb", "\ud800", "Infinity", "os:system", "../x", "0" * 5000)
@@ -119,7 +118,3 @@ def _places(table):
         yield table, key
         if isinstance(table[key], dict | list):
             yield from _places(table[key])
-
-
-def drawn(seed, number):
-    return Random(f"{seed} {number}")

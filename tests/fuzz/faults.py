@@ -1,8 +1,8 @@
 """python -m fuzz.faults [--kills 210] [--command NAME] [--seed 0] [--out FILE]
 
 Commands are ended at random moments by SIGKILL, SIGTERM or SIGINT and started again until they finish: no finished run
-is lost, nothing half-written is read, nothing is left behind, and the results are those of a run that nobody ended, bit
-for bit. Then a full disk, a folder that cannot be written to, a record or all checkpoints deleted meanwhile, a clock
+is lost, nothing half-written is read, nothing is left behind, and the results are those of an undisturbed run, bit for
+bit. Then a full disk, a folder that cannot be written to, a record or all checkpoints deleted meanwhile, a clock
 that jumps, two processes on one folder.
 
 Every command is a process of its own, forked from one that has imported everything and has no threads: starting Python
@@ -56,13 +56,8 @@ COMMANDS = {
     "compare": ["compare", *FIT, "--seeds", "1"],
     "data make": ["data", "make", "set.safetensors", "--dataset", "embedded", "--scales", "fixed:0.5"],
 }
-SHARES = {
-    "train": 0.3,
-    "train --data": 0.2,
-    "data make": 0.15,
-    "reproduce": 0.2,
-    "compare": 0.1,
-}  # the demo has the rest
+# Of the signals.
+SHARES = {"train": 0.3, "train --data": 0.2, "data make": 0.15, "reproduce": 0.2, "compare": 0.1, "demo": 0.05}
 
 
 @contextlib.contextmanager
@@ -137,7 +132,11 @@ def results(folder):
 
 
 def check_whole(folder, finished):
-    """Whatever bears its final name is whole, and no finished run was lost or changed; the finished runs now."""
+    """Check that every file with its final name is whole, and that no finished run was lost or changed.
+
+    Returns:
+        The runs that are finished now.
+    """
     for path in folder.glob("results/*/[cw]*/[!.]*.safetensors"):
         load_checkpoint(path)
     for path in folder.glob("*.safetensors"):
@@ -165,17 +164,12 @@ def check_end(code, number, output):
         assert output.splitlines()[-1].startswith("scaleconv: interrupted"), output[-500:]
 
 
-def kill_often(name, kills, dice, inputs, count):
+def kill_often(name, kills, dice, inputs, seconds, expected, count):
     """End a command so many times at random moments, and let it finish whenever it comes that far."""
-    with fresh(inputs) as whole:
-        start = time.monotonic()
-        finish(COMMANDS[name], whole)
-        seconds = time.monotonic() - start
-        expected = results(whole)
     while kills > 0:
         with fresh(inputs) as folder:
-            finished, ended = {}, 0
-            while ended < 10 and kills > 0:
+            finished = {}
+            for _ in range(min(10, kills)):
                 number = dice.choice(SIGNALS)
                 process = Process(COMMANDS[name], folder)
                 time.sleep(dice.uniform(0, seconds))
@@ -187,11 +181,9 @@ def kill_often(name, kills, dice, inputs, count):
                     count[f"{name}: finished first"] += 1
                     break
                 count[f"{name}: {number.name}"] += 1
-                kills, ended = kills - 1, ended + 1
-            finish(COMMANDS[name], folder)
+                kills -= 1
+            resume(name, folder, expected)
             check_whole(folder, finished)
-            check_clean(folder)
-            assert results(folder) == expected, "the results differ from those of a run that nobody ended"
             count[f"{name}: resumed and equal"] += 1
 
 
@@ -216,30 +208,32 @@ def kill_demo(kills, dice, count):
         count[f"demo: {number.name}"] += 1
 
 
-def check_full_disk(name, inputs, expected):
-    """No file may grow beyond so many bytes, as where a quota ends: one line, and all is well once there is room."""
-    for most in (1200, 4000):
-        with fresh(inputs) as folder:
-            limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
-            process = Process(COMMANDS[name], folder, limit)
-            refused(process, "cannot write", "File too large")
-            check_whole(folder, {})
-            assert not list(folder.rglob("*.part")), "left behind"
-            finish(COMMANDS[name], folder)
-            check_clean(folder)
-            assert results(folder) == expected, "the results differ"
+def resume(name, folder, expected):
+    """Run the command again after a fault: it finishes, and leaves what an undisturbed run leaves."""
+    finish(COMMANDS[name], folder)
+    check_clean(folder)
+    assert results(folder) == expected, "the results differ from those of an undisturbed run"
 
 
-def check_no_space(name, inputs, expected):
-    """A file system of its own that is too small for all files: one line, and all is well once there is room."""
-    with fresh(inputs) as folder:
-        target = folder if name == "data make" else folder / "results"
-        target.mkdir(exist_ok=True)
-        process = Process(COMMANDS[name], folder, partial(mount_small, target))
-        refused(process, "cannot write", "No space left on device")
-        finish(COMMANDS[name], folder)
-        check_clean(folder)
-        assert results(folder) == expected, "the results differ"
+def full_disk(name, folder, most):
+    """No file may grow beyond so many bytes, as where a quota ends."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    refused(Process(COMMANDS[name], folder, limit), "cannot write", "File too large")
+    check_whole(folder, {})
+    assert not list(folder.rglob("*.part")), "left behind"
+
+
+def no_space(name, folder, _):
+    """The results are written to a file system that is too small for all files."""
+    process = Process(COMMANDS[name], folder, partial(mount_small, target_of(name, folder)))
+    refused(process, "cannot write", "No space left on device")
+
+
+def target_of(name, folder):
+    """The folder that a command writes to."""
+    target = folder if name == "data make" else folder / "results"
+    target.mkdir(exist_ok=True)
+    return target
 
 
 def mount_small(target):
@@ -257,16 +251,12 @@ def mount_small(target):
         (target / name).symlink_to(source)
 
 
-def check_read_only(name, inputs, expected):
-    """A folder that may not be written to: one line, and all is well once it may be."""
-    with fresh(inputs) as folder:
-        target = folder if name == "data make" else folder / "results"
-        target.mkdir(exist_ok=True)
-        target.chmod(0o555)
-        refused(Process(COMMANDS[name], folder, drop_capabilities), "cannot write")
-        target.chmod(0o755)
-        finish(COMMANDS[name], folder)
-        assert results(folder) == expected, "the results differ"
+def read_only(name, folder, _):
+    """The folder may not be written to."""
+    target = target_of(name, folder)
+    target.chmod(0o555)
+    refused(Process(COMMANDS[name], folder, drop_capabilities), "cannot write")
+    target.chmod(0o755)
 
 
 def drop_capabilities():
@@ -276,52 +266,38 @@ def drop_capabilities():
     assert libc.capset(version, bytes(24)) == 0, os.strerror(ctypes.get_errno())
 
 
-def check_deleted(name, inputs, expected):
-    """The records are deleted while others are made: the same command makes them again."""
-    with fresh(inputs) as folder:
-        process = Process(COMMANDS[name], folder)
-        while not (found := glob.glob(f"{folder}/results/*.jsonl")):  # pathlib fails where a folder comes and goes
-            time.sleep(0.002)
-        os.unlink(found[0])
-        if process.wait() != 0:
-            assert "Traceback" not in process.output(), process.output()[-500:]
-        finish(COMMANDS[name], folder)
-        check_clean(folder)
-        assert results(folder) == expected, "the results differ"
+def delete_records(name, folder, _):
+    """The records are deleted while others are made."""
+    process = Process(COMMANDS[name], folder)
+    while not (found := glob.glob(f"{folder}/results/*.jsonl")):  # pathlib fails where a folder comes and goes
+        time.sleep(0.002)
+    os.unlink(found[0])
+    if process.wait() != 0:
+        assert "Traceback" not in process.output(), process.output()[-500:]
 
 
-def check_no_checkpoints(name, inputs, expected):
-    """Whatever is needed to go on is deleted as soon as it is there: a run that is not ended does not need it."""
-    with fresh(inputs) as folder:
-        process, deleted = Process(COMMANDS[name], folder), 0
-        while os.waitid(os.P_PID, process.number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            for path in folder.glob("results/*/checkpoints/[!.]*"):
-                path.unlink(missing_ok=True)
-                deleted += 1
-            time.sleep(0.002)
-        assert process.wait() == 0, process.output()[-500:]
-        assert deleted, "there was none to delete"
-        check_clean(folder)
-        assert results(folder) == expected, "the results differ"
+def delete_checkpoints(name, folder, _):
+    """Every checkpoint is deleted as soon as it is there: a run that is not ended does not need it."""
+    process, deleted = Process(COMMANDS[name], folder), 0
+    while os.waitid(os.P_PID, process.number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        for path in folder.glob("results/*/checkpoints/[!.]*"):
+            path.unlink(missing_ok=True)
+            deleted += 1
+        time.sleep(0.002)
+    assert process.wait() == 0, process.output()[-500:]
+    assert deleted, "there was none to delete"
 
 
-def check_clock(name, inputs, expected):
-    """The clock says 1970, then 2106, then 1970 while the command is ended twice; files bear such times, too."""
-    with fresh(inputs) as folder:
-        start = time.monotonic()
-        finish(COMMANDS[name], folder)
-        seconds = time.monotonic() - start
-    with fresh(inputs) as folder:
-        for now in (0.0, 2.0**32):
-            process = Process(COMMANDS[name], folder, partial(set_clock, now))
-            time.sleep(seconds / 3)
-            os.kill(process.number, signal.SIGKILL)
-            process.wait()
-            for path in folder.rglob("*"):
-                os.utime(path, (now, now), follow_symlinks=False)
-        finish(COMMANDS[name], folder, partial(set_clock, 0.0))
-        check_clean(folder)
-        assert results(folder) == expected, "the results differ"
+def wrong_clock(name, folder, seconds):
+    """The clock says 1970, then 2106, then 1970 while the command is killed twice; files get such times, too."""
+    for now in (0.0, 2.0**32):
+        process = Process(COMMANDS[name], folder, partial(set_clock, now))
+        time.sleep(seconds / 3)
+        os.kill(process.number, signal.SIGKILL)
+        process.wait()
+        for path in folder.rglob("*"):
+            os.utime(path, (now, now), follow_symlinks=False)
+    finish(COMMANDS[name], folder, partial(set_clock, 0.0))
 
 
 def set_clock(now):
@@ -331,16 +307,28 @@ def set_clock(now):
     time.time_ns = lambda: int(1e9 * next(steps))
 
 
-def check_two(name, dice, inputs, expected):
-    """Two processes on one folder: both finish, and the results are those of one."""
-    with fresh(inputs) as folder:
-        processes = [Process(COMMANDS[name], folder)]
-        time.sleep(dice.uniform(0, 0.3))
-        processes.append(Process(COMMANDS[name], folder, log="second"))
-        codes = [process.wait() for process in processes]
-        assert codes == [0, 0], [process.output()[-300:] for process in processes]
-        check_clean(folder)
-        assert results(folder) == expected, "the results differ"
+def two_processes(name, folder, delay):
+    """Two processes on one folder, the second a little later: both finish."""
+    processes = [Process(COMMANDS[name], folder)]
+    time.sleep(delay)
+    processes.append(Process(COMMANDS[name], folder, log="second"))
+    codes = [process.wait() for process in processes]
+    assert codes == [0, 0], [process.output()[-300:] for process in processes]
+
+
+def faults_of(name, dice, seconds):
+    """What happens to each command, by title: the fault and its argument."""
+    every = {
+        "full disk": (full_disk, 1200),
+        "full disk, larger": (full_disk, 4000),
+        "no space": (no_space, None),
+        "read-only": (read_only, None),
+        "clock": (wrong_clock, seconds),
+        **{f"two processes, {number}": (two_processes, dice.uniform(0, 0.3)) for number in range(3)},
+    }
+    if name == "data make":  # which has neither
+        return every
+    return every | {"a record deleted": (delete_records, None), "checkpoints deleted": (delete_checkpoints, None)}
 
 
 def main():
@@ -352,42 +340,39 @@ def main():
     given = parser.parse_args()
     start, count, failed = time.perf_counter(), Counter(), {}
 
-    def attempt(title, check, *arguments):
+    @contextlib.contextmanager
+    def attempt(title):
         try:
-            check(*arguments)
+            yield
             count[title] += 1
         except (AssertionError, OSError, ValueError) as error:
             failed[title] = str(error)
-        print(f"{title}: {failed.get(title, 'as it should be')}", flush=True)
+        print(f"{title}: {failed.get(title, 'passed')}", flush=True)
 
     with fresh() as inputs:
         prepare(inputs)
-        chosen = {name: share for name, share in SHARES.items() if given.command in (None, name)}
-        for name, share in chosen.items():
+        for name in [name for name in COMMANDS if given.command in (None, name)]:
             dice = Random(f"{given.seed} {name}")
             with fresh(inputs) as whole:
+                begun = time.monotonic()
                 finish(COMMANDS[name], whole)
-                expected = results(whole)
-            attempt(f"{name}: kills", kill_often, name, round(share * given.kills), dice, inputs, count)
-            attempt(f"{name}: full disk", check_full_disk, name, inputs, expected)
-            attempt(f"{name}: no space", check_no_space, name, inputs, expected)
-            attempt(f"{name}: read-only", check_read_only, name, inputs, expected)
-            attempt(f"{name}: clock", check_clock, name, inputs, expected)
-            for number in range(3):
-                attempt(f"{name}: two processes, {number}", check_two, name, dice, inputs, expected)
-            if name != "data make":
-                attempt(f"{name}: a record deleted", check_deleted, name, inputs, expected)
-                attempt(f"{name}: checkpoints deleted", check_no_checkpoints, name, inputs, expected)
-        if given.command in (None, "demo"):
-            kills = round((1 - sum(SHARES.values())) * given.kills)
-            attempt("demo: kills", kill_demo, kills, Random(given.seed), count)
+                seconds, expected = time.monotonic() - begun, results(whole)
+            with attempt(f"{name}: kills"):
+                kill_often(name, round(SHARES[name] * given.kills), dice, inputs, seconds, expected, count)
+            for title, (fault, argument) in faults_of(name, dice, seconds).items():
+                with attempt(f"{name}: {title}"), fresh(inputs) as folder:
+                    fault(name, folder, argument)
+                    resume(name, folder, expected)
+    if given.command in (None, "demo"):
+        with attempt("demo: kills"):
+            kill_demo(round(SHARES["demo"] * given.kills), Random(given.seed), count)
     seconds = round(time.perf_counter() - start, 1)
-    kills = sum(number for title, number in count.items() if re.search("SIG", title))
+    kills = sum(number for title, number in count.items() if "SIG" in title)
     print(f"{kills} kills, {len(failed)} failed in {seconds} s")
     if given.out:
-        result = {"environment": describe_environment("cpu"), "seed": given.seed, "kills": kills, "seconds": seconds,
-                  "passed": dict(count), "failed": failed}  # fmt: skip
-        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        settings = {"environment": describe_environment("cpu"), "seed": given.seed, "kills": kills, "seconds": seconds}
+        text = json.dumps({**settings, "passed": count, "failed": failed}, indent=1)
+        given.out.write_text(text + "\n", encoding="utf-8")
     sys.exit(bool(failed))
 
 

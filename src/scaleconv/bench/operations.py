@@ -8,20 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
-from ..models.direct import DirectSIConv2d
-from ..nn import SIConv2d
 from ..ops import macs
 from ..timing import LayerPass, captured, repeated, time_interleaved
+from .layer_costs import make_layer
+from .shapes import LayerShape
 
 # What is compared; the keys stand where the name of a model stands in other records.
-METHODS = {
-    "conv2d": "Conv2d",
-    "formula": "paper's formula",
-    "direct": "direct order",
-    "si_conv2d": "SIConv2d",
-}
+METHODS = {"conv2d": "Conv2d", "formula": "paper's formula", "direct": "direct order", "si_conv2d": "SIConv2d"}
 SWEEPS = {"largest": "largest of six scales", "count": "number of scales from 1 to 2"}
 
 
@@ -93,13 +87,9 @@ def count_operations(method: str, layer: Layer, batch: int, scales: Sequence[flo
 
 def time_pass(method: str, layer: Layer, batch: int, scales: Sequence[float], device: str, repeats: int) -> float:
     """Milliseconds of forward and backward, the median; on a GPU the replay of a CUDA graph, without the host."""
-    sizes = (layer.channels, layer.maps, layer.kernel)
-    torch.manual_seed(0)
-    module: nn.Module
-    if method == "direct":
-        module = DirectSIConv2d(*sizes, scales=scales)
-    else:
-        module = nn.Conv2d(*sizes) if method == "conv2d" else SIConv2d(*sizes, scales=scales)
+    sizes = (layer.channels, layer.maps, layer.size, layer.kernel)
+    shape = LayerShape(*sizes, padding=0, batch=batch, cpu_batch=batch)
+    module = make_layer("si" if method == "si_conv2d" else method, shape, tuple(scales))
     images = torch.rand(batch, layer.channels, layer.size, layer.size, device=device)
     both = LayerPass(module.to(device), images, input_grad=layer.input_grad)
     workload = repeated(captured(both) if images.is_cuda else both)

@@ -1,5 +1,6 @@
 """Tables and the figure of what was measured: how the layer compares with plain convolutions."""
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -31,18 +32,17 @@ class Comparison:
         return self.rows.get((row.shape, row.dtype, row.layout, layer, scales))
 
 
-def amount(row: object, field: str) -> float | None:
-    """The median of a timing in ms, or the peak of a memory in MiB; None where it was not measured."""
+def amount(row: object, field: str) -> float:
+    """The median of a timing in ms, or the peak of a memory in MiB; NaN where it was not measured."""
     found = getattr(row, field, None)
     if found is None:
-        return None
+        return math.nan
     return float(found.median_ms if isinstance(found, Timing) else found.peak_mib)
 
 
-def ratio(row: object, reference: object, field: str, reference_field: str = "") -> float | None:
-    """Of a field of one row to that of another, or to another field; None where one was not measured."""
-    value, base = amount(row, field), amount(reference, reference_field or field)
-    return None if value is None or base is None else value / base
+def ratio(row: object, reference: object, field: str, reference_field: str = "") -> float:
+    """Of a field of one row to that of another, or to another field; NaN where one was not measured."""
+    return amount(row, field) / amount(reference, reference_field or field)
 
 
 def ratio_table(rows: Sequence[LayerRow], scales: Sequence[float]) -> Table:
@@ -127,16 +127,19 @@ def _table(title: str, labels: tuple[str, ...], columns: Columns[Any], rows: Seq
 
 
 def _ms(row: object, field: str) -> str:
-    value = amount(row, field)
-    return NOTHING if value is None else f"{value:#.3g}".rstrip(".")
+    return _text(amount(row, field), "#.3g").rstrip(".")
 
 
 def _peak(row: LayerRow | StepRow) -> str:
-    return f"{row.memory.peak_mib:.0f}" if row.memory else NOTHING
+    return _text(amount(row, "memory"), ".0f")
 
 
-def _ratio(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.2f}"
+def _ratio(value: float) -> str:
+    return _text(value, ".2f")
+
+
+def _text(value: float, form: str) -> str:
+    return NOTHING if math.isnan(value) else f"{value:{form}}"
 
 
 def draw_layers(rows: Sequence[LayerRow], title: str, paths: Sequence[Path]) -> None:
@@ -167,7 +170,7 @@ def _draw_bars(axis: Any, rows: Sequence[LayerRow], field: str, reference: str) 
     for place, layer in enumerate(layers):
         bars = [row for row in rows if row.layer == layer]
         lefts = [shapes.index(row.shape) + (place - (len(layers) - 1) / 2) * width for row in bars]
-        heights = [amount(row, field) or float("nan") for row in bars]
+        heights = [amount(row, field) for row in bars]
         timings = [getattr(row, field) for row in bars]
         spread = [
             (t.median_ms - t.min_ms, t.max_ms - t.median_ms) if isinstance(t, Timing) else (0.0, 0.0) for t in timings
@@ -175,7 +178,7 @@ def _draw_bars(axis: Any, rows: Sequence[LayerRow], field: str, reference: str) 
         ratios = [ratio(row, compared.beside(row, reference), field) for row in bars]
         colour = COLOURS.get(layer) or PEER_COLOURS[peers.index(layer) % len(PEER_COLOURS)]
         drawn = axis.bar(lefts, heights, width, yerr=list(zip(*spread, strict=True)), color=colour, label=layer)
-        axis.bar_label(drawn, ["" if r is None else f"{r:.2g}×" for r in ratios], fontsize=7, padding=2)
+        axis.bar_label(drawn, ["" if math.isnan(r) else f"{r:.2g}×" for r in ratios], fontsize=7, padding=2)
     axis.set_xticks(range(len(shapes)), shapes)
     axis.margins(y=0.15)
     axis.grid(axis="y", alpha=0.3)

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .._start import INTERRUPTED
+from .._start import INTERRUPTED, leads
 from .data_commands import DataDir, data_app
-from .wording import as_called, leads, say_next
+from .wording import as_called, say_next
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
@@ -107,8 +107,7 @@ def _root(
 @app.command(epilog="Example: scaleconv reproduce fig5a --folds 0,1,2 --epochs 10 --name fig5a-short")
 def reproduce(
     item: Annotated[
-        str,
-        typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; or all of the paper and beyond."),
+        str, typer.Argument(help="table1, fig3, fig4a, fig4b, fig5a, fig5b, cost, …; or all of the paper and beyond.")
     ],
     preset: Preset = "quick",
     models: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
@@ -228,8 +227,7 @@ def report(
 def train(
     context: typer.Context,
     method: Annotated[
-        str | None,
-        typer.Argument(help="A method, such as convnet, si_convnet, hierarchical or rbm; or give --data."),
+        str | None, typer.Argument(help="A method, such as convnet, si_convnet, hierarchical or rbm; or give --data.")
     ] = None,
     fold: Annotated[int, typer.Option(help="METHOD: the fold to train on.")] = 0,
     item: Annotated[str, typer.Option(help="METHOD: the item whose settings to use.")] = "table1",
@@ -429,8 +427,7 @@ def bench(
         int, typer.Option(help="Height and width of the images for ResNet-18 and the depthwise network.")
     ] = 224,
     repeats: Annotated[
-        int | None,
-        typer.Option(help="Timings of each layer and network; the median counts. Default: 5, on a GPU 11."),
+        int | None, typer.Option(help="Timings of each layer and network; the median counts. Default: 5, on a GPU 11.")
     ] = None,
     layers: Annotated[bool, typer.Option(help="Measure single layers.")] = True,
     wide: Annotated[bool, typer.Option(help="Measure the layers with the squares of the scales as well.")] = True,

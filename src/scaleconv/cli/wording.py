@@ -1,6 +1,5 @@
-"""What commands say about commands, and whether this process says anything."""
+"""What commands say about commands."""
 
-import os
 import re
 import shutil
 import sys
@@ -8,10 +7,7 @@ from pathlib import Path
 
 import typer
 
-
-def leads() -> bool:
-    """Whether this is the first of the processes that torchrun has started, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
+from .._start import leads
 
 
 def as_called(text: str) -> str:

@@ -91,7 +91,7 @@ class PageServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for connection in self.server_state.connections:
-            connection.transport.abort()  # nobody waits for clients
+            connection.transport.abort()  # do not wait for clients
         await super().shutdown(sockets)
 
 
