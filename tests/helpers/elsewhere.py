@@ -77,7 +77,7 @@ def start_together(work, *arguments, processes=2):
     They meet at a port that was free, which another test may have taken meanwhile: then they try once more.
     """
     context = multiprocessing.get_context("forkserver")
-    for seconds in (60, 120):
+    for seconds in (120, 300):
         with context.Pool(processes) as pool, suppress(multiprocessing.TimeoutError):
             shared = torchrun_variables(processes)
             variables = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
