@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from helpers import reference, transform_reference
+from helpers import reference
 from scaleconv.demo import filters
 
 
@@ -67,14 +67,14 @@ def test_levels_and_winners_of_a_layer_are_those_of_the_loops(pairs, by, name, d
     bias = np.zeros(1) if layer.convolution.bias is None else layer.convolution.bias.detach()[2:3].numpy()
     call = ((1, 1), [(weight.shape[-1] // 2,) * 2] * 2, (1, 1), 1)
     matrices = [transform.matrix for transform in filters.TRANSFORMS[by].values()]
-    aligned = transform_reference.ti_conv2d(features, weight, bias, *call, matrices, "bilinear", "zeros")[:, 0, 0]
+    aligned = reference.ti_conv2d(features, weight, bias, *call, matrices, "bilinear", "zeros")[:, 0, 0]
     assert found["channels"] == weight.shape[1]
     shares = np.bincount(aligned.argmax(0).ravel(), minlength=len(matrices)) / aligned[0].size
     assert [entry["share"] for entry in found["legend"]] == pytest.approx(shares, abs=1e-6)
     shown, strongest = decode(found["output"]).astype(int).sum(-1), aligned.max(0)
     assert (shown.argmax(), shown.argmin()) == (strongest.argmax(), strongest.argmin())
     for shown, matrix in zip(found["levels"], matrices, strict=True):
-        level = transform_reference.transform(features[0], matrix, "bilinear", "zeros")
+        level = reference.transform(features[0], matrix, "bilinear", "zeros")
         assert decode(shown["image"]).shape[:2] == level.shape[1:]
         assert shown["peak"] == pytest.approx(reference.convolve(level, weight, bias, *call).max(), rel=1e-4)
 

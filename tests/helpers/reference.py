@@ -1,93 +1,134 @@
 """The layer written out as nested loops over pixels, in float64, from the equations alone.
 
-Shares no code with the package. Slow, and meant to be read beside the docstring of `si_conv2d`.
+Shares no code with the package. Slow, and meant to be read beside the docstrings of `si_conv2d` and `ti_conv2d`.
+`padding` is ((before, after), …), an entry for each axis.
 """
 
+import itertools
 import math
 
 import numpy as np
 
-
-def read(image, y, x):
-    """Bilinear value of (C, H, W) at a real position, edge pixels clamped: (C,)."""
-    height, width = image.shape[1:]
-    y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
-    top, left = min(int(y), height - 1), min(int(x), width - 1)
-    bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
-    a, b = y - top, x - left
-    upper = (1 - b) * image[:, top, left] + b * image[:, top, right]
-    lower = (1 - b) * image[:, bottom, left] + b * image[:, bottom, right]
-    return (1 - a) * upper + a * lower
+EDGE = 1e-6
 
 
-def average(image, y, x, s):
-    """Value of (C, H, W) at a real position under a triangle that reaches 1/s pixels, edge pixels clamped: (C,)."""
-    height, width = image.shape[1:]
-    y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
-    down, across = (np.maximum(0, 1 - s * abs(u - np.arange(n))) for u, n in ((y, height), (x, width)))
-    return image @ across @ down / (down.sum() * across.sum())
+def read(array, *places, support=1.0):
+    """Value of (C, …) at a real position, under a triangle that reaches `support` pixels, edge pixels clamped: (C,)."""
+    for place, length in zip(reversed(places), reversed(array.shape[1:]), strict=True):
+        weight = np.maximum(0, 1 - abs(min(max(place, 0.0), length - 1.0) - np.arange(length)) / support)
+        array = array @ (weight / weight.sum())
+    return array
 
 
-def rescale(image, s, antialias):
-    sizes = [n if s == 1 else math.floor(s * n + 1e-6) for n in image.shape[1:]]
-    level = np.zeros((image.shape[0], *sizes))
-    for i in range(sizes[0]):
-        for j in range(sizes[1]):
-            u = [(q - (h - 1) / 2) / s + (n - 1) / 2 for q, h, n in zip((i, j), sizes, image.shape[1:], strict=True)]
-            level[:, i, j] = average(image, *u, s) if antialias and s < 1 else read(image, *u)
-    return level
+def beyond(place, length):
+    return place < -0.5 - EDGE or place > length - 0.5 + EDGE
 
 
 def convolve(level, weight, bias, stride, padding, dilation, groups):
-    """Response (M, h', w') of one level, None if the kernel does not fit; padding ((top, bottom), (left, right))."""
-    if min(level.shape) < 1:
-        return None
+    """Response (M, …) of one level (C, …) over any number of axes, None if the kernel does not fit."""
     padded = np.pad(level, ((0, 0), *padding))
-    kernel = weight.shape[2:]
-    sizes = [
-        (n - d * (k - 1) - 1) // t + 1 for n, d, k, t in zip(padded.shape[1:], dilation, kernel, stride, strict=True)
-    ]
-    if min(sizes) < 1:
+    steps = list(zip(padded.shape[1:], weight.shape[2:], stride, dilation, strict=True))
+    size = [(n - d * (k - 1) - 1) // t + 1 for n, k, t, d in steps]
+    if min(*level.shape, *size) < 1:
         return None
     maps, channels = weight.shape[:2]
-    response = np.zeros((maps, *sizes))
-    taps = [d * np.arange(k) for d, k in zip(dilation, kernel, strict=True)]
-    for i in range(sizes[0]):
-        for j in range(sizes[1]):
-            seen = padded[:, stride[0] * i + taps[0][:, None], stride[1] * j + taps[1]]  # (C, K, K)
-            for m in range(maps):
-                first = m // (maps // groups) * channels
-                response[m, i, j] = bias[m] + np.vdot(seen[first : first + channels], weight[m])
+    response = np.zeros((maps, *size))
+    for p in np.ndindex(*size):
+        taps = np.ix_(*(t * i + d * np.arange(k) for i, (_, k, t, d) in zip(p, steps, strict=True)))
+        seen = padded[:, *taps]
+        for m in range(maps):
+            first = m // (maps // groups) * channels
+            response[(m, *p)] = bias[m] + np.vdot(seen[first : first + channels], weight[m])
     return response
 
 
-def si_conv2d(images, weight, bias, stride, padding, dilation, groups, scales, antialias=False):
-    """Aligned responses of every scale, −inf where it takes no part: (S, N, M, H0, W0)."""
-    size, kernel = images.shape[2:], weight.shape[2:]
-    out = [
-        (n + sum(p) - d * (k - 1) - 1) // t + 1
-        for n, p, d, k, t in zip(size, padding, dilation, kernel, stride, strict=True)
+def unaligned(images, weight, padding, stride, dilation, levels):
+    """−inf for every level, image, map and output; and where the centre of the kernel starts, r."""
+    axes = list(zip(images.shape[2:], weight.shape[2:], padding, stride, dilation, strict=True))
+    out = [(n + sum(p) - d * (k - 1) - 1) // t + 1 for n, k, p, t, d in axes]
+    return np.full((levels, len(images), len(weight), *out), -np.inf), [
+        d * (k - 1) / 2 - p[0] for _, k, p, _, d in axes
     ]
-    aligned = np.full((len(scales), len(images), len(weight), *out), -np.inf)
-    r = [d * (k - 1) / 2 - p[0] for d, k, p in zip(dilation, kernel, padding, strict=True)]
-    for index, s in enumerate(scales):
-        for n, image in enumerate(images):
-            level = rescale(image, s, antialias)
-            response = convolve(level, weight, bias, stride, padding, dilation, groups)
-            if response is None:
-                continue
-            for i in range(out[0]):
-                for j in range(out[1]):
-                    v = [
-                        (s * (t * p + c - (length - 1) / 2) + (h - 1) / 2 - c) / t
-                        for p, t, c, length, h in zip((i, j), stride, r, size, level.shape[1:], strict=True)
-                    ]
-                    if all(-0.5 - 1e-6 <= x <= h - 0.5 + 1e-6 for x, h in zip(v, response.shape[1:], strict=True)):
-                        aligned[index, n, :, i, j] = read(response, *v)
+
+
+def si_conv2d(images, weight, bias, stride, padding, dilation, groups, scales, antialias=False):
+    """Aligned responses of every scale over any number of axes, −inf where it takes no part: (S, N, M, …)."""
+    sizes, call = images.shape[2:], (stride, padding, dilation, groups)
+    aligned, r = unaligned(images, weight, padding, stride, dilation, len(scales))
+    for (index, s), (n, image) in itertools.product(enumerate(scales), enumerate(images)):
+        small = [length if s == 1 else math.floor(s * length + EDGE) for length in sizes]
+        level = np.zeros((len(image), *small))
+        for q in np.ndindex(*small):
+            u = [(i - (h - 1) / 2) / s + (length - 1) / 2 for i, h, length in zip(q, small, sizes, strict=True)]
+            level[(slice(None), *q)] = read(image, *u, support=1 / s if antialias and s < 1 else 1)
+        response = convolve(level, weight, bias, *call)
+        for p in np.ndindex(*aligned.shape[3:]) if response is not None else ():
+            v = [
+                (s * (t * i + c - (length - 1) / 2) + (h - 1) / 2 - c) / t
+                for i, t, c, length, h in zip(p, stride, r, sizes, small, strict=True)
+            ]
+            if not any(map(beyond, v, response.shape[1:])):
+                aligned[(index, n, slice(None), *p)] = read(response, *v)
     return aligned
 
 
 def gap(aligned):
-    """How far the winning scale leads the next one, at each output."""
+    """How far the winning level leads the next one, at each output."""
     ordered = np.sort(aligned, axis=0)
     return ordered[-1] - ordered[-2] if len(aligned) > 1 else np.full(aligned.shape[1:], np.inf)
+
+
+def pixel(number, length, border):
+    """The pixel that stands for one of this number, which may lie outside."""
+    if border == "reflect" and length > 1:
+        while not 0 <= number < length:
+            number = -number if number < 0 else 2 * (length - 1) - number
+    return min(max(number, 0), length - 1)
+
+
+def nearest(place):
+    """Half away from zero; a hair below half counts as half."""
+    return int(math.copysign(math.floor(abs(place) + 0.5 + EDGE), place))
+
+
+def read_plane(image, y, x, interpolation, border):
+    """Value of (C, H, W) at a real position: (C,), or None outside where the border is zeros."""
+    height, width = image.shape[1:]
+    if border == "zeros" and (beyond(y, height) or beyond(x, width)):
+        return None
+    if interpolation == "nearest":
+        return image[:, pixel(nearest(y), height, border), pixel(nearest(x), width, border)]
+    top, left = math.floor(y), math.floor(x)
+    value = np.zeros(len(image))
+    for i, j in itertools.product((0, 1), repeat=2):
+        weight = (1 - abs(y - top - i)) * (1 - abs(x - left - j))
+        value += weight * image[:, pixel(top + i, height, border), pixel(left + j, width, border)]
+    return value
+
+
+def transform(image, matrix, interpolation, border):
+    """One level (C, h, w), which may be empty."""
+    size = np.array(image.shape[1:])
+    small = [math.floor(reach + EDGE) for reach in np.abs(matrix) @ size]
+    back, level = np.linalg.inv(matrix), np.zeros((len(image), *small))
+    for q in np.ndindex(*small):
+        u = back @ (q - (np.array(small) - 1) / 2) + (size - 1) / 2
+        value = read_plane(image, *u, interpolation, border)
+        level[(slice(None), *q)] = 0 if value is None else value
+    return level
+
+
+def ti_conv2d(images, weight, bias, stride, padding, dilation, groups, matrices, interpolation, border):
+    """Aligned responses of every transform, −inf where it takes no part: (T, N, M, H0, W0)."""
+    aligned, r = unaligned(images, weight, padding, stride, dilation, len(matrices))
+    r, c, t = np.array(r), (np.array(images.shape[2:]) - 1) / 2, np.array(stride)
+    for (index, matrix), (n, image) in itertools.product(enumerate(matrices), enumerate(images)):
+        level = transform(image, matrix, interpolation, border)
+        response = convolve(level, weight, bias, stride, padding, dilation, groups)
+        e = (np.array(level.shape[1:]) - 1) / 2
+        for p in np.ndindex(*aligned.shape[3:]) if response is not None else ():
+            v = (np.array(matrix) @ (t * p + r - c) + e - r) / t
+            value = read_plane(response, *v, interpolation, border)
+            if value is not None:
+                aligned[(index, n, slice(None), *p)] = value
+    return aligned

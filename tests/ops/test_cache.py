@@ -2,6 +2,8 @@
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -9,9 +11,8 @@ import torch
 
 from helpers.loops import random, tensors_of
 from scaleconv import SIConv2d, resize_cache, si_conv2d
-from scaleconv.ops import cache as cache_module
-from scaleconv.ops.cache import ROUNDS, SLICE, BoundedCache, return_memory
-from scaleconv.ops.cpu import SPARSE_MAPS
+from scaleconv.ops import cpu
+from scaleconv.ops.cpu import ROUNDS, SLICE, SPARSE_MAPS, MatrixCache, return_memory
 from scaleconv.ops.plan import make_plan
 
 SCALES = (0.6, 1, 1.7)
@@ -30,48 +31,56 @@ def empty_caches():
     clear()
 
 
-def test_the_entry_not_used_for_longest_goes_first():
-    cache = BoundedCache(nbytes=2)
-    cache.put("a", 1, nbytes=1)
-    cache.put("b", 2, nbytes=1)
-    assert cache.get("a") == 1
-    cache.put("c", 3, nbytes=1)
-    assert [cache.get(key) for key in "abc"] == [1, None, 3]
-    assert (len(cache), cache.nbytes) == (2, 2)
+def keep(cache, *sizes):
+    """Make values of so many bytes; a value's key is its number, from 0 in every cache."""
+    for nbytes in sizes:
+        cache.find(next(cache.numbers), lambda nbytes=nbytes: SimpleNamespace(nbytes=nbytes))
 
 
-def test_entries_make_room_for_the_bytes_of_a_new_one():
-    cache = BoundedCache(nbytes=100)
-    for key, nbytes in (("a", 40), ("b", 30), ("c", 30), ("d", 50)):
-        cache.put(key, key, nbytes)
-    assert [cache.get(key) for key in "abcd"] == [None, None, "c", "d"]
-    assert cache.nbytes == 80
+def cache_of(nbytes, *sizes):
+    cache = MatrixCache(nbytes)
+    cache.numbers = count()
+    keep(cache, *sizes)
+    return cache
+
+
+def held(cache, keys=range(10)):
+    """Which of these the cache still has: a value that is made instead is too large to be kept."""
+    return [key for key in keys if cache.find(key, lambda: SimpleNamespace(nbytes=10**12)).nbytes < 10**12]
+
+
+def test_the_least_recently_used_go_first_until_a_new_one_fits():
+    cache = cache_of(100, 40, 30, 30)
+    assert held(cache, [0]) == [0]  # which uses it
+    keep(cache, 50)
+    assert held(cache) == [0, 3]
+    assert (len(cache), cache.nbytes) == (2, 90)
 
 
 def test_a_value_larger_than_the_bound_is_not_kept_and_displaces_nothing():
-    cache = BoundedCache(nbytes=100)
-    cache.put("all", 1, nbytes=100)
-    cache.put("more", 2, nbytes=101)
-    assert (cache.get("all"), cache.get("more"), cache.nbytes) == (1, None, 100)
+    cache = cache_of(100, 100, 101)
+    assert (held(cache), cache.nbytes) == ([0], 100)
 
 
 def test_two_threads_that_make_the_same_value_count_it_once():
-    cache = BoundedCache(nbytes=100)
-    cache.put("a", 1, nbytes=60)
-    cache.put("a", 1, nbytes=60)
+    cache = cache_of(100)
+
+    def slow():
+        keep(cache, 60)  # another thread was faster
+        return SimpleNamespace(nbytes=60)
+
+    cache.find(0, slow)
     assert (len(cache), cache.nbytes) == (1, 60)
 
 
 def test_a_smaller_bound_forgets_at_once_and_a_larger_one_keeps_more():
-    cache = BoundedCache(nbytes=100)
-    for key in "abcd":
-        cache.put(key, key, 25)
+    cache = cache_of(100, 25, 25, 25, 25)
     cache.resize(50)
-    assert [cache.get(key) for key in "abcd"] == [None, None, "c", "d"]
+    assert held(cache) == [2, 3]
     assert (cache.max_nbytes, cache.nbytes) == (50, 50)
     cache.resize(75)
-    cache.put("e", "e", 25)
-    assert [cache.get(key) for key in "cde"] == ["c", "d", "e"]
+    keep(cache, 25)
+    assert held(cache) == [2, 3, 4]
 
 
 @pytest.mark.parametrize(("nbytes", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError), ("1", TypeError)])
@@ -80,37 +89,23 @@ def test_a_bound_that_is_no_number_of_bytes_is_refused(nbytes, error):
         resize_cache(nbytes)
 
 
-def test_a_cache_that_forgets_all_it_holds_several_times_over_warns_once():
-    cache = BoundedCache(nbytes=100)
-    for number in range(10 * (ROUNDS + 1)):  # the first ten fill it, and others have made room three times over
-        cache.put(number, number, 10)
+def test_a_cache_that_forgets_all_it_holds_several_times_over_warns_once_for_each_bound():
+    cache = cache_of(100, *[10] * 10 * (ROUNDS + 1))  # ten fill it, and others have made room three times over
     with pytest.warns(UserWarning, match=r"keeps 0 MiB .* scaleconv.resize_cache\(nbytes\) sets another bound"):
-        cache.put("one more", 1, 10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for number in range(1000, 1100):
-            cache.put(number, number, 10)
-
-
-def test_a_bound_that_was_set_anew_warns_anew():
-    cache = BoundedCache(nbytes=10)
-    for number in range(ROUNDS + 1):
-        cache.put(number, number, 10)
-    cache.resize(20)
-    for number in range(1 + 2 * ROUNDS):  # beside the one that it has kept
-        cache.put(("again", number), number, 10)
-    assert cache.nbytes == 20
+        keep(cache, 10)
+    with warnings.catch_warnings(action="error"):
+        keep(cache, *[10] * 100)
+        cache.resize(200)
+        keep(cache, *[10] * (10 + 20 * ROUNDS))  # ten are left of before
     with pytest.warns(UserWarning, match="these layers need more"):
-        cache.put("one more", 1, 10)
+        keep(cache, 10)
 
 
 @pytest.mark.filterwarnings("ignore:scaleconv keeps")
 def test_memory_goes_back_to_the_system_for_every_slice_that_is_forgotten(monkeypatch):
     returned = []
-    monkeypatch.setattr(cache_module, "return_memory", lambda: returned.append(1))
-    cache = BoundedCache(nbytes=SLICE)
-    for number in range(8):  # four fill it
-        cache.put(number, number, SLICE // 4)
+    monkeypatch.setattr(cpu, "return_memory", lambda: returned.append(1))
+    cache = cache_of(SLICE, *[SLICE // 4] * 8)  # four fill it
     assert len(returned) == 1
     cache.resize(0)
     assert len(returned) == 2
@@ -118,10 +113,10 @@ def test_memory_goes_back_to_the_system_for_every_slice_that_is_forgotten(monkey
 
 def test_freed_memory_goes_back_where_the_c_library_can(monkeypatch):
     trimmed = mock.Mock()
-    monkeypatch.setattr(cache_module.ctypes, "CDLL", lambda _: trimmed)
+    monkeypatch.setattr(cpu.ctypes, "CDLL", lambda _: trimmed)
     return_memory()
     trimmed.malloc_trim.assert_called_once_with(0)
-    monkeypatch.setattr(cache_module.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(cpu.ctypes, "CDLL", lambda _: object())
     return_memory()
 
 
@@ -225,35 +220,23 @@ def test_a_default_device_has_no_part_in_a_call(channels):
 
 
 def test_threads_that_empty_the_caches_of_one_another_get_the_same_numbers():
-    images, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
-    sent = random(2, 3, 7, 6, seed=5)
+    _, weight, bias = tensors_of((2, 16, 9, 8), (3, 16, 3, 3))
+    batches = [random(images, 16, 9, 8, seed=images) for images in (1, 2, 3, 5)]
     weight.requires_grad_()
 
-    def step():
+    def step(images):
         output = si_conv2d(images, weight, bias)
-        return [output, *torch.autograd.grad(output, weight, sent)]
+        return [output, *torch.autograd.grad(output.square().sum(), weight)]
 
-    expected = step()
-
-    def work(_):
-        SPARSE_MAPS.clear()
-        make_plan.cache_clear()
-        return all(torch.equal(a, b) for a, b in zip(step(), expected, strict=True))
-
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(work, range(40))) == [True] * 40
-
-
-def test_threads_with_batches_of_other_sizes_do_not_disturb_one_another():
-    weight = random(3, 2, 3, 3)
-    batches = [random(images, 2, 9, 8, seed=images) for images in (1, 2, 3, 5)]
-    expected = [si_conv2d(batch, weight) for batch in batches]
+    expected = [step(images) for images in batches]
 
     def work(number):
-        return torch.equal(si_conv2d(batches[number], weight), expected[number])
+        SPARSE_MAPS.clear()
+        make_plan.cache_clear()
+        return all(torch.equal(a, b) for a, b in zip(step(batches[number]), expected[number], strict=True))
 
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(work, [0, 1, 2, 3] * 20)) == [True] * 80
+        assert list(threads.map(work, [0, 1, 2, 3] * 10)) == [True] * 40
 
 
 def test_a_layer_moved_to_another_device_follows():

@@ -6,99 +6,120 @@ import numpy as np
 import pytest
 import torch
 
-from scaleconv import SIConv2d, si_conv2d, si_conv3d
+from scaleconv import rotation, scaling, si_conv1d, si_conv2d, si_conv3d, ti_conv2d
 from scaleconv.ops.call import _make_call_once, check_scales, make_call
 from scaleconv.ops.plan import make_plan
 
 IMAGES, WEIGHT = torch.rand(1, 4, 8, 9), torch.rand(6, 2, 3, 3)
+NAN, INF = float("nan"), float("inf")
+PAIR = "must be an integer or a pair of integers, got"
 
+# What each kind of error says, and of which arguments.
 WRONG_ARGUMENTS = {
-    "no 1 among the scales": ({"scales": (0.5, 2)}, ValueError, "`scales` must contain 1, got (0.5, 2.0)"),
-    "empty scales": ({"scales": ()}, ValueError, "`scales` must contain 1, got ()"),
-    "zero scale": ({"scales": (1, 0)}, ValueError, "`scales` must be positive and at most 1000, got 0"),
-    "negative scale": ({"scales": (1, -0.5)}, ValueError, "`scales` must be positive and at most 1000, got -0.5"),
-    "NaN scale": ({"scales": (1, float("nan"))}, ValueError, "`scales` must be positive and at most 1000, got nan"),
-    "infinite scale": (
-        {"scales": (1, float("inf"))},
-        ValueError,
-        "`scales` must be positive and at most 1000, got inf",
-    ),
-    "huge scale": ({"scales": (1, 1e308)}, ValueError, "`scales` must be positive and at most 1000, got 1e+308"),
-    "scale beyond floats": ({"scales": (1, 10**400)}, ValueError, "`scales` must be positive and at most 1000, got 10"),
-    "scale just too large": ({"scales": (1, 1000.5)}, ValueError, "at most 1000, got 1000.5"),
-    "a stride beyond integers": ({"stride": 10**30}, ValueError, "`stride` must be at most 2147483647, got 10000000"),
-    "a dilation beyond integers": ({"dilation": (1, 2**31)}, ValueError, "`dilation` must be at most 2147483647, got"),
-    "a padding beyond integers": ({"padding": 2**62}, ValueError, "`padding` must be at most 2147483647, got 46116860"),
-    "a padding beyond memory": (
-        {"padding": 10**6},
-        ValueError,
-        "`padding` must leave fewer than 2^40 outputs of an image, got 1000000",
-    ),
-    "repeated scale": ({"scales": (1, 2, 2.0)}, ValueError, "`scales` must not repeat, got (1.0, 2.0, 2.0)"),
-    "scale of text": ({"scales": (1, "2")}, TypeError, "`scales` must hold numbers, got '2'"),
-    "scale of a list": ({"scales": (1, [2])}, TypeError, "`scales` must hold numbers, got [2]"),
-    "boolean scale": ({"scales": (True, 2)}, TypeError, "`scales` must hold numbers, got True"),
-    "one number for scales": ({"scales": 1.0}, TypeError, "`scales` must be a sequence of numbers, got 1.0"),
-    "text for scales": ({"scales": "1"}, TypeError, "`scales` must be a sequence of numbers, got '1'"),
-    "a set of scales": ({"scales": {1, 2}}, TypeError, "`scales` must be a sequence of numbers, got {1, 2}"),
-    "too many scales": (
-        {"scales": range(1, 258)},
-        ValueError,
-        "`scales` must hold at most 256 numbers (a winner is one byte), got 257",
-    ),
-    "zero stride": ({"stride": 0}, ValueError, "`stride` must be at least 1, got 0"),
-    "boolean stride": ({"stride": True}, TypeError, "`stride` must be an integer or a pair of integers, got True"),
-    "stride of a NumPy bool": ({"stride": np.True_}, TypeError, "`stride` must be an integer or a pair of integers"),
-    "boolean in a pair": (
-        {"stride": (1, True)},
-        TypeError,
-        "`stride` must be an integer or a pair of integers, got (1",
-    ),
-    "fraction in a pair": (
-        {"dilation": (1.5, 1)},
-        TypeError,
-        "`dilation` must be an integer or a pair of integers, got",
-    ),
-    "stride of text": ({"stride": "12"}, TypeError, "`stride` must be an integer or a pair of integers, got '12'"),
-    "stride of none": ({"stride": ()}, ValueError, "`stride` must be an integer or a pair of integers, got 0 of them"),
-    "fractional stride": ({"stride": 1.5}, TypeError, "`stride` must be an integer or a pair of integers, got 1.5"),
-    "stride of three": ({"stride": (1, 1, 1)}, ValueError, "`stride` must be an integer or a pair of integers, got 3"),
-    "negative padding": ({"padding": (0, -1)}, ValueError, "`padding` must be at least 0, got (0, -1)"),
-    "unknown padding": ({"padding": "full"}, ValueError, "`padding` must be integers, 'same' or 'valid', got 'full'"),
-    "same with stride": (
-        {"padding": "same", "stride": 2},
-        ValueError,
-        "`padding` 'same' needs a `stride` of 1, got (2, 2)",
-    ),
-    "antialias of text": ({"antialias": "no"}, TypeError, "`antialias` must be True or False, got 'no'"),
-    "antialias of a number": ({"antialias": 1}, TypeError, "`antialias` must be True or False, got 1"),
-    "antialias of a list": ({"antialias": [False]}, TypeError, "`antialias` must be True or False, got [False]"),
-    "zero dilation": ({"dilation": 0}, ValueError, "`dilation` must be at least 1, got 0"),
-    "zero groups": ({"groups": 0}, ValueError, "`groups` must be at least 1, got 0"),
-    "fractional groups": ({"groups": 2.0}, TypeError, "`groups` must be an integer, got 2.0"),
-    "boolean groups": ({"groups": True}, TypeError, "`groups` must be an integer, got True"),
-    "groups that do not divide": (
-        {"groups": 4},
-        ValueError,
-        "`weight` output channels (=6) must be divisible by `groups` (=4)",
-    ),
-    "channel mismatch": (
-        {"groups": 1},
-        ValueError,
-        "`input` channels (=4) must equal `weight` channels (=2) times `groups` (=1)",
-    ),
-    "kernel too large": (
-        {"dilation": (1, 5)},
-        ValueError,
-        "`input` width (=9) plus padding (=0) must be at least the extent of the kernel (=11)",
-    ),
+    ValueError: {
+        "`scales` must contain 1, got (0.5, 2.0)": {"scales": (0.5, 2)},
+        "`scales` must contain 1, got ()": {"scales": ()},
+        "`scales` must be positive and at most 1000, got 0": {"scales": (1, 0)},
+        "`scales` must be positive and at most 1000, got -0.5": {"scales": (1, -0.5)},
+        "`scales` must be positive and at most 1000, got nan": {"scales": (1, NAN)},
+        "`scales` must be positive and at most 1000, got inf": {"scales": (1, INF)},
+        "`scales` must be positive and at most 1000, got 10000": {"scales": (1, 10**400)},
+        "`scales` must be positive and at most 1000, got 1000.5": {"scales": (1, 1000.5)},
+        "`scales` must not repeat, got (1.0, 2.0, 2.0)": {"scales": (1, 2, 2.0)},
+        "`scales` must hold at most 256 numbers (a winner is one byte), got 257": {"scales": range(1, 258)},
+        "`stride` must be at most 2147483647, got 10000000": {"stride": 10**30},
+        "`dilation` must be at most 2147483647, got (1, 2147483648)": {"dilation": (1, 2**31)},
+        "`padding` must be at most 2147483647, got 46116860": {"padding": 2**62},
+        "`padding` must leave fewer than 2^40 outputs of an image, got 1000000": {"padding": 10**6},
+        "`stride` must be at least 1, got 0": {"stride": 0},
+        f"`stride` {PAIR} 0 of them": {"stride": ()},
+        f"`stride` {PAIR} 3 of them": {"stride": (1, 1, 1)},
+        "`dilation` must be at least 1, got 0": {"dilation": 0},
+        "`padding` must be at least 0, got (0, -1)": {"padding": (0, -1)},
+        "`padding` must be integers, 'same' or 'valid', got 'full'": {"padding": "full"},
+        "`padding` 'same' needs a `stride` of 1, got (2, 2)": {"padding": "same", "stride": 2},
+        "`groups` must be at least 1, got 0": {"groups": 0},
+        "`weight` output channels (=6) must be divisible by `groups` (=4)": {"groups": 4},
+        "`input` channels (=4) must equal `weight` channels (=2) times `groups` (=1)": {"groups": 1},
+        "`input` width (=9) plus padding (=0) must be at least the extent of the kernel (=11)": {"dilation": (1, 5)},
+    },
+    TypeError: {
+        "`scales` must hold numbers, got '2'": {"scales": (1, "2")},
+        "`scales` must hold numbers, got [2]": {"scales": (1, [2])},
+        "`scales` must hold numbers, got True": {"scales": (True, 2)},
+        "`scales` must be a sequence of numbers, got 1.0": {"scales": 1.0},
+        "`scales` must be a sequence of numbers, got '1'": {"scales": "1"},
+        "`scales` must be a sequence of numbers, got {1, 2}": {"scales": {1, 2}},
+        f"`stride` {PAIR} True": {"stride": True},
+        f"`stride` {PAIR} {np.True_!r}": {"stride": np.True_},
+        f"`stride` {PAIR} (1, True)": {"stride": (1, True)},
+        f"`dilation` {PAIR} (1.5, 1)": {"dilation": (1.5, 1)},
+        f"`stride` {PAIR} '12'": {"stride": "12"},
+        "`antialias` must be True or False, got 'no'": {"antialias": "no"},
+        "`antialias` must be True or False, got 1": {"antialias": 1},
+        "`antialias` must be True or False, got [False]": {"antialias": [False]},
+        "`groups` must be an integer, got 2.0": {"groups": 2.0},
+        "`groups` must be an integer, got True": {"groups": True},
+    },
+}
+WRONG_TRANSFORMS = {
+    ValueError: {
+        "`transforms` must contain the identity, such as rotation(0), got (Tr": {"transforms": [rotation(90)]},
+        "`transforms` must contain the identity, such as rotation(0), got ()": {"transforms": []},
+        "`transforms` must not repeat, got": {"transforms": [rotation(0), scaling(1)]},
+        "`transforms` must hold at most 256 (a winner": {"transforms": [rotation(k) for k in range(257)]},
+        "`interpolation` must be one of 'bilinear', 'nearest', got 'bicubic'": {"interpolation": "bicubic"},
+        "`border` must be one of 'zeros', 'clamp', 'reflect', got 'wrap'": {"border": "wrap"},
+        "`border` must be one of 'zeros', 'clamp', 'reflect', got 1": {"border": 1},
+        "`border` must be one of 'zeros', 'clamp', 'reflect', got ['zeros']": {"border": ["zeros"]},
+        "`input` height (=8) plus padding (=0) must be at least the extent": {"dilation": 9},
+    },
+    TypeError: {
+        "`transforms` must hold transforms, such as rotation(90), got 1": {"transforms": [1, 2]},
+        "`transforms` must be a sequence of transforms, got Tr": {"transforms": rotation(0)},
+        "`transforms` must be a sequence of transforms, got {": {"transforms": {rotation(0)}},
+    },
 }
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
-def test_wrong_arguments_are_named(arguments, error, message):
+def each(table):
+    return [(error, message, given) for error, cases in table.items() for message, given in cases.items()]
+
+
+@pytest.mark.parametrize(("error", "message", "arguments"), each(WRONG_ARGUMENTS))
+def test_wrong_arguments_are_named(error, message, arguments):
     with pytest.raises(error, match=re.escape(message)):
         si_conv2d(IMAGES, WEIGHT, **{"groups": 2, **arguments})
+
+
+@pytest.mark.parametrize(("error", "message", "arguments"), each(WRONG_TRANSFORMS))
+def test_wrong_transforms_are_named(error, message, arguments):
+    with pytest.raises(error, match=re.escape(message)):
+        ti_conv2d(IMAGES, WEIGHT, groups=2, **{"transforms": [rotation(0)]} | arguments)
+
+
+# Of signals and volumes.
+WRONG_AXES = {
+    "`input` must be (N, C, L) or (C, L), got": (si_conv1d, (1, 1, 5, 5), (1, 1, 3), {}),
+    "`weight` must be (M, C / groups, Kl), none": (si_conv1d, (1, 1, 9), (1, 1, 3, 3), {}),
+    "`input` length (=2) plus padding (=0) must be": (si_conv1d, (1, 1, 2), (1, 1, 3), {}),
+    "`stride` must be an integer or a sequence of one integer, got 2 of them": (
+        si_conv1d, (1, 1, 9), (1, 1, 3), {"stride": (1, 2)}
+    ),
+    "`input` must be (N, C, D, H, W) or (C, D, H, W), got": (si_conv3d, (1, 5, 5), (1, 1, 3, 3, 3), {}),
+    "`input` depth (=2) plus padding (=0) must be at least": (si_conv3d, (1, 1, 2, 5, 5), (1, 1, 3, 3, 3), {}),
+    "`input` channels (=2) must equal": (si_conv3d, (1, 2, 5, 5, 5), (1, 1, 3, 3, 3), {}),
+    "`padding` must be an integer or a triple of integers, got 2 of them": (
+        si_conv3d, (1, 1, 5, 5, 5), (1, 1, 3, 3, 3), {"padding": (1, 1)}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", WRONG_AXES)
+def test_wrong_signals_and_volumes_are_named(message):
+    layer, image, weight, arguments = WRONG_AXES[message]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        layer(torch.rand(image), torch.rand(weight), **arguments)
 
 
 @pytest.mark.parametrize("stride", [10**4, 2**31 - 1, (3, 10**9)])
@@ -143,43 +164,42 @@ def test_arguments_of_a_wrong_type_are_named_whatever_was_called_before(warm, wr
 
 
 WRONG_TENSORS = {
-    "rank": ((torch.rand(8, 9), WEIGHT), ValueError, "`input` must be (N, C, H, W) or (C, H, W), got shape (8, 9)"),
-    "weight rank": ((IMAGES, torch.rand(6, 2, 3)), ValueError, "`weight` must be (M, C / groups, Kh, Kw)"),
-    "empty kernel": ((IMAGES, torch.rand(6, 2, 0, 3)), ValueError, "none of them 0, got shape (6, 2, 0, 3)"),
-    "no width": ((IMAGES, torch.rand(6, 2, 3, 0)), ValueError, "none of them 0, got shape (6, 2, 3, 0)"),
-    "no maps": ((IMAGES, torch.rand(0, 2, 3, 3)), ValueError, "none of them 0, got shape (0, 2, 3, 3)"),
-    "no channels": ((IMAGES, torch.rand(6, 0, 3, 3)), ValueError, "none of them 0, got shape (6, 0, 3, 3)"),
-    "empty image": ((torch.rand(1, 4, 0, 9), WEIGHT), ValueError, "`input` height must be at least 1, got 0"),
-    "integer input": ((IMAGES.int(), WEIGHT), TypeError, "`input` must be of a floating-point type, got torch.int32"),
-    "integer weight": ((IMAGES, WEIGHT.int()), TypeError, "`weight` must be of a floating-point type, got torch.int32"),
-    "complex input": ((IMAGES.cfloat(), WEIGHT), TypeError, "`input` must be of a floating-point type"),
-    "dtypes": (
-        (IMAGES, WEIGHT.double()),
-        TypeError,
-        "`weight` must have the type of `input` (=torch.float32), got torch.float64",
-    ),
-    "bias dtype": ((IMAGES, WEIGHT, torch.rand(6).half()), TypeError, "`bias` must have the type of `input`"),
-    "devices": ((IMAGES, WEIGHT.to("meta")), ValueError, "`weight` must be on the device of `input` (=cpu), got meta"),
-    "bias length": (
-        (IMAGES, WEIGHT, torch.rand(5)),
-        ValueError,
-        "`bias` must hold one number per output channel (=6), got shape (5,)",
-    ),
-    "bias rank": ((IMAGES, WEIGHT, torch.rand(6, 1)), ValueError, "(=6), got shape (6, 1)"),
-    "array": ((IMAGES.numpy(), WEIGHT), TypeError, "`input` must be a tensor, got ndarray"),
-    "missing weight": ((IMAGES, None), TypeError, "`weight` must be a tensor, got NoneType"),
+    ValueError: {
+        "`input` must be (N, C, H, W) or (C, H, W), got shape (8, 9)": (torch.rand(8, 9), WEIGHT),
+        "`weight` must be (M, C / groups, Kh, Kw)": (IMAGES, torch.rand(6, 2, 3)),
+        "none of them 0, got shape (6, 2, 0, 3)": (IMAGES, torch.rand(6, 2, 0, 3)),
+        "none of them 0, got shape (0, 2, 3, 3)": (IMAGES, torch.rand(0, 2, 3, 3)),
+        "none of them 0, got shape (6, 0, 3, 3)": (IMAGES, torch.rand(6, 0, 3, 3)),
+        "`input` height must be at least 1, got 0": (torch.rand(1, 4, 0, 9), WEIGHT),
+        "`weight` must be on the device of `input` (=cpu), got meta": (IMAGES, WEIGHT.to("meta")),
+        "`bias` must hold one number per output channel (=6), got shape (5,)": (IMAGES, WEIGHT, torch.rand(5)),
+        "`bias` must hold one number per output channel (=6), got shape (6, 1)": (IMAGES, WEIGHT, torch.rand(6, 1)),
+    },
+    TypeError: {
+        "`input` must be of a floating-point type, got torch.int32": (IMAGES.int(), WEIGHT),
+        "`weight` must be of a floating-point type, got torch.int32": (IMAGES, WEIGHT.int()),
+        "`input` must be of a floating-point type, got torch.complex64": (IMAGES.cfloat(), WEIGHT),
+        "`weight` must have the type of `input` (=torch.float32), got torch.float64": (IMAGES, WEIGHT.double()),
+        "`bias` must have the type of `input`": (IMAGES, WEIGHT, torch.rand(6).half()),
+        "`input` must be a tensor, got ndarray": (IMAGES.numpy(), WEIGHT),
+        "`weight` must be a tensor, got NoneType": (IMAGES, None),
+        "`input` must be dense, got the layout torch.sparse_coo": (IMAGES.to_sparse(), WEIGHT),
+    },
 }
 
 
-@pytest.mark.parametrize(("tensors", "error", "message"), WRONG_TENSORS.values(), ids=WRONG_TENSORS)
-def test_wrong_tensors_are_named(tensors, error, message):
+@pytest.mark.parametrize(("error", "message", "tensors"), each(WRONG_TENSORS))
+def test_wrong_tensors_are_named(error, message, tensors):
     with pytest.raises(error, match=re.escape(message)):
         si_conv2d(*tensors, groups=2)
 
 
-def test_scales_may_come_from_an_iterator_and_wrong_ones_are_named():
-    expected = si_conv2d(IMAGES, WEIGHT, groups=2, scales=(0.5, 1))
-    assert torch.equal(si_conv2d(IMAGES, WEIGHT, groups=2, scales=iter((0.5, 1))), expected)
+def test_scales_and_transforms_may_come_from_iterators_and_wrong_ones_are_named():
+    found, expected = (si_conv2d(IMAGES, WEIGHT, groups=2, scales=each) for each in (iter((0.5, 1)), (0.5, 1)))
+    assert torch.equal(found, expected)
+    turns = [rotation(0), rotation(45)]
+    found, expected = (ti_conv2d(IMAGES, WEIGHT, groups=2, transforms=each) for each in (iter(turns), turns))
+    assert torch.equal(found, expected)
     with pytest.raises(TypeError, match="`scales` must hold numbers, got '2'"):
         si_conv2d(IMAGES, WEIGHT, groups=2, scales=iter((1, "2")))
 
@@ -207,11 +227,6 @@ def test_as_many_scales_as_a_byte_can_name_and_the_largest_are_accepted():
 def test_integers_of_any_kind_are_accepted_alone_or_as_sequences_of_one_or_two(arguments):
     expected = si_conv2d(IMAGES, WEIGHT, stride=2, groups=2)
     assert torch.equal(si_conv2d(IMAGES, WEIGHT, **{"groups": 2, **arguments}), expected)
-
-
-def test_the_module_refuses_wrong_scales_when_it_is_made():
-    with pytest.raises(ValueError, match="`scales` must contain 1"):
-        SIConv2d(1, 1, 3, scales=(2,))
 
 
 def test_the_largest_number_of_outputs_is_just_below_two_to_the_forty():

@@ -8,6 +8,7 @@ TRAIN = """
 import hashlib, sys, torch
 from scaleconv import SIConv2d
 torch.set_num_threads(2)
+torch.use_deterministic_algorithms(True)
 for seed in sys.argv[1:]:
     torch.manual_seed(int(seed))
     network = torch.nn.Sequential(SIConv2d(3, 16, 3), torch.nn.ReLU(), SIConv2d(16, 8, 3))

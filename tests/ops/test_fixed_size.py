@@ -203,20 +203,6 @@ def test_types_of_half_the_size_have_constants_of_their_own(name, dtype):
     assert_close(program.module()(images), torch.from_numpy(aligned.max(0)), dtype)
 
 
-@pytest.mark.parametrize("name", ["padded", "many channels"])
-def test_a_compiled_layer_keeps_the_operator(name):
-    torch.compiler.reset()
-    layer, images, _ = case(name)
-    graphs = []
-
-    def keep(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    torch.compile(layer, backend=keep, fullgraph=True)(images)
-    assert any(node.target is torch.ops.scaleconv.ti_conv2d.default for node in graphs[0].graph.nodes)
-
-
 def test_layers_that_are_alike_share_their_constants():
     network = nn.Sequential(*(SIConv2d(3, 3, 3, padding=1) for _ in range(3))).eval()
     images = random(1, 3, 12, 11, dtype=torch.float32)
@@ -263,19 +249,6 @@ def test_a_nan_reaches_its_image_and_no_other(name):
     output, expected = torch.export.export(layer, (images,)).module()(images), layer(images)
     assert output[1][expected[1].isnan()].isnan().all()
     assert_close(output[0], expected[0])
-
-
-@pytest.mark.parametrize("name", ["padded", "many channels"])
-def test_gradients_of_an_exported_program_are_those_of_eager(name):
-    layer, images, _ = case(name, dtype=torch.float64)
-    module = torch.export.export(layer, (images,)).module()
-    sent = random(*layer(images).shape, seed=9)
-    grads = [
-        torch.autograd.grad(called(images.requires_grad_()), [images, *called.parameters()], sent)
-        for called in (module, layer)
-    ]
-    for actual, expected in zip(*grads, strict=True):
-        assert_close(actual, expected)
 
 
 def test_constants_made_in_inference_mode_serve_training():

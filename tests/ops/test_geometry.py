@@ -12,7 +12,8 @@ def axis(length, kernel=1, stride=1, padding=(0, 0), dilation=1):
 
 
 @pytest.mark.parametrize(
-    ("length", "scale", "size"), [(9, 0.5, 4), (10, 0.7, 7), (7, 2, 14), (28, 1.26, 35), (5, 1, 5)]
+    ("length", "scale", "size"),
+    [(9, 0.5, 4), (10, 0.7, 7), (10, 0.7 - 1e-9, 7), (10, 0.7 - 1e-6, 6), (7, 2, 14), (28, 1.26, 35), (5, 1, 5)],
 )
 def test_level_sizes_round_down_with_slack(length, scale, size):
     assert axis(length).level(scale).size == size
@@ -22,44 +23,27 @@ def levels_of(height, width, scales):
     return place_levels(height, width, tuple(scaled(scale, 2) for scale in scales))
 
 
-def test_a_size_that_is_whole_but_for_rounding_is_kept():
-    assert axis(10).level(0.7 - 1e-9).size == 7
-    assert axis(10).level(0.7 - 1e-6).size == 6
-
-
 def test_samples_keep_the_centre_of_the_image():
     assert axis(5).level(2).sources == (-0.25, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3.25, 3.75, 4.25)
     assert axis(7).level(0.5).sources == (1, 3, 5)
 
 
-def test_responses_keep_the_centre_of_the_kernel():
-    level = axis(8, kernel=3).level(2)
-    assert level.response_size == 14
-    assert level.targets == (1.5, 3.5, 5.5, 7.5, 9.5, 11.5)
-
-
-def test_strided_targets_follow_the_kernel_not_the_grid():
+# Axis, scale; responses of the level, outputs that it covers, and where these read.
+LEVELS = {
+    "the centre of the kernel stays": (axis(8, kernel=3), 2, 14, (0, 6), (1.5, 3.5, 5.5, 7.5, 9.5, 11.5)),
     # outputs 0, 1, 2 stand over pixels 1, 3, 5 of 7; at scale 2 those lie at 2.5, 6.5, 10.5 of 14 samples
-    level = axis(7, kernel=3, stride=2).level(2)
-    assert level.targets == ((2.5 - 1) / 2, (6.5 - 1) / 2, (10.5 - 1) / 2)
-
-
-def test_uneven_padding_counts_the_leading_side():
-    level = axis(5, kernel=2, padding=(0, 1)).level(2)
+    "strides follow the kernel, not the grid": (axis(7, kernel=3, stride=2), 2, 6, (0, 3), (0.75, 2.75, 4.75)),
     # output p stands over pixel p + ½, which lies at 2p + 1.5 of the level, and response v stands over v + ½
-    assert level.targets == (1.0, 3.0, 5.0, 7.0, 9.0)
+    "uneven padding counts the leading side": (axis(5, kernel=2, padding=(0, 1)), 2, 10, (0, 5), (1, 3, 5, 7, 9)),
+    "a shrunk level covers only the middle": (axis(12, kernel=5), 0.5, 2, (2, 6), (-0.25, 0.25, 0.75, 1.25)),
+    "half a response beyond the last is covered": (axis(4), 0.5, 2, (0, 4), (-0.25, 0.25, 0.75, 1.25)),
+}
 
 
-def test_a_shrunk_level_covers_only_the_middle():
-    level = axis(12, kernel=5).level(0.5)
-    assert level.response_size == 2
-    assert level.covered == (2, 6)
-    assert level.targets == (-0.25, 0.25, 0.75, 1.25)
-
-
-def test_coverage_reaches_half_a_response_beyond_the_last_one():
-    assert axis(4, kernel=1).level(0.5).covered == (0, 4)
-    assert axis(4, kernel=1).level(0.5).targets == (-0.25, 0.25, 0.75, 1.25)
+@pytest.mark.parametrize(("on", "scale", "responses", "covered", "targets"), LEVELS.values(), ids=LEVELS)
+def test_outputs_read_the_responses_over_the_same_point_of_the_pattern(on, scale, responses, covered, targets):
+    level = on.level(scale)
+    assert (level.response_size, level.covered, level.targets) == (responses, covered, targets)
 
 
 def test_coverage_forgives_a_millionth_at_either_end_and_no_more():

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch.func import grad, hessian, jacfwd, jacrev, vjp, vmap
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.profiler import ProfilerActivity, profile
 
 from helpers import reference
@@ -96,27 +96,6 @@ def test_an_infinite_gradient_goes_to_the_winner_only():
     assert not actual.isnan().any()
 
 
-def many_channels():
-    return [tensor.requires_grad_() for tensor in tensors_of((3, 16, 6, 7), (4, 16, 3, 2), seed=8)[:2]]
-
-
-def test_the_gradient_of_the_weight_is_linear_in_what_is_sent_and_so_its_own_derivative():
-    images, weight = many_channels()
-    output = si_conv2d(images, weight, scales=SCALES)
-    change = random(*output.shape, seed=9)
-    expected = torch.autograd.grad(output, weight, change, retain_graph=True)[0]
-    zero = torch.zeros_like(output).requires_grad_()
-
-    def to_weight(sent, **options):
-        return torch.autograd.grad(output, weight, sent, retain_graph=True, **options)[0]
-
-    twice = torch.autograd.grad(to_weight(zero, create_graph=True), zero, expected)[0]
-    assert (twice * change).sum() == pytest.approx(expected.square().sum().item())
-    _, pull_back = vjp(lambda weight: si_conv2d(images.detach(), weight, scales=SCALES), weight.detach())
-    both = vmap(lambda sent: pull_back(sent)[0])(torch.stack([zero.detach(), change]))
-    torch.testing.assert_close(both, torch.stack([torch.zeros_like(weight), expected]), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("wanted", [list(w) for w in product([True, False], repeat=3) if any(w)], ids=str)
 def test_only_the_gradients_asked_for_are_computed(wanted):
     every = apart()
@@ -148,18 +127,6 @@ def test_gradients_of_each_image_by_vmap_are_those_of_each_image_alone(channels)
     assert torch.allclose(together, alone, atol=1e-12)
 
 
-@pytest.mark.parametrize("argument", range(3), ids=["input", "weight", "bias"])
-def test_forward_and_reverse_mode_agree_in_torch_func(argument):
-    tensors = [tensor.detach() for tensor in apart()]
-
-    def layer(*tensors):
-        return si_conv2d(*tensors, scales=SCALES)
-
-    forward, reverse = (jacobian(layer, argument)(*tensors) for jacobian in (jacfwd, jacrev))
-    assert forward.abs().max() > 0.1
-    assert torch.allclose(forward, reverse, atol=1e-12)
-
-
 def test_the_hessian_for_the_weight_is_that_of_the_winning_responses():
     images, weight, bias = (tensor.detach() for tensor in apart())
 
@@ -184,3 +151,55 @@ def test_memory_kept_for_backward_is_the_input_the_weight_and_one_byte_per_outpu
     assert sorted(kept, key=str) == sorted(
         [(images.shape, torch.float32), (weight.shape, torch.float32), (output.shape, torch.uint8)], key=str
     )
+
+
+WEIGHT = random(3, 2, 3, 3, seed=4)
+
+
+def layer(images):
+    return si_conv2d(images, WEIGHT, padding=1, scales=SCALES)
+
+
+def columns(images):
+    """The Jacobian, one output after the other, in reverse mode."""
+    images = images.detach().requires_grad_()
+    output = layer(images)
+    rows = [torch.autograd.grad(each, images, retain_graph=True)[0] for each in output.flatten()]
+    return torch.stack(rows).view(*output.shape, *images.shape)
+
+
+def test_forward_mode_of_a_batch_is_that_of_its_images():
+    images, moved = random(3, 2, 5, 4), random(3, 2, 5, 4, seed=2)
+    expected = torch.stack([jvp(layer, (one,), (by,))[1] for one, by in zip(images, moved, strict=True)])
+    torch.testing.assert_close(jvp(vmap(layer), (images,), (moved,))[1], expected)
+    torch.testing.assert_close(vmap(lambda one, by: jvp(layer, (one,), (by,))[1])(images, moved), expected)
+
+
+def test_jacobians_of_all_kinds_are_the_gradients_of_the_outputs():
+    images = random(1, 2, 4, 3)
+    expected = columns(images)
+    found = {
+        "jacfwd": jacfwd(layer)(images),
+        "jacrev": jacrev(layer)(images),
+        "jacfwd of vmap": jacfwd(vmap(layer))(images),
+        "jacrev of vmap": jacrev(vmap(layer))(images),
+        "vectorised": torch.autograd.functional.jacobian(layer, images, vectorize=True),
+        "forward, vectorised": torch.autograd.functional.jacobian(
+            layer, images, vectorize=True, strategy="forward-mode"
+        ),
+    }
+    for name, each in found.items():
+        torch.testing.assert_close(each, expected, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False), (False, True, False)])
+def test_a_batch_of_gradients_is_one_after_the_other(wanted):
+    given = [random(2, 2, 5, 4), WEIGHT.clone(), random(3, seed=8)]
+    leaves = [each.requires_grad_(want) for each, want in zip(given, wanted, strict=True)]
+    asked = [each for each, want in zip(leaves, wanted, strict=True) if want]
+    output = si_conv2d(*leaves, padding=1, scales=SCALES)
+    sent = random(3, *output.shape, seed=9)
+    batched = torch.autograd.grad(output, asked, sent, is_grads_batched=True, retain_graph=True)
+    alone = [torch.autograd.grad(output, asked, each, retain_graph=True) for each in sent]
+    for found, expected in zip(batched, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(expected))

@@ -1,8 +1,13 @@
-"""Operation counts against sums done by hand."""
+"""Operation counts, ours and those of PyTorch's FLOP counters, against sums done by hand."""
+
+import subprocess
+import sys
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from scaleconv import DEFAULT_SCALES, macs
+from scaleconv import DEFAULT_SCALES, SIConv2d, macs, rotation, si_conv2d, ti_conv2d
 from scaleconv.ops.macs import Macs
 
 # 3 images of 2 channels and 4 × 5 pixels, 7 filters of 3 × 3, so 2 × 3 outputs; the level has 8 × 10 samples, at the
@@ -90,3 +95,61 @@ def test_costs_add_up():
     assert Macs(1, 2, 3) + Macs(10, 20, 30) == Macs(11, 22, 33)
     assert Macs(1, 2, 4).times(3) == Macs(3, 6, 12)
     assert (Macs(1, 2, 4).resampling, Macs(1, 2, 4).total) == (6, 7)
+
+
+# Two channels of 6×6 pixels, three filters of 3×3, scales 1 and 0.5. Scale 1 has 4×4 responses, scale 0.5 one.
+CONVOLUTION = (16 + 1) * 3 * 2 * 9
+# A level of 3×3 reads at 0.5, 2.5 and 4.5 along each axis, between two pixels each: 6 · 6 reads for each channel.
+SAMPLING = 2 * 6 * 6
+# Outputs 1 and 2 of each axis read the response at −0.25 and 0.25, which is the only one: 2 · 2 reads for each filter.
+ALIGNMENT = 3 * 2 * 2
+IMAGES = 5
+
+
+def count(call):
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def layer():
+    return SIConv2d(2, 3, 3, scales=(1, 0.5))
+
+
+def test_a_call_takes_two_operations_for_each_number_that_is_read():
+    expected = 2 * IMAGES * (CONVOLUTION + SAMPLING + ALIGNMENT)
+    assert count(lambda: layer()(torch.rand(IMAGES, 2, 6, 6))) == expected
+    with torch.no_grad():
+        assert count(lambda: layer()(torch.rand(IMAGES, 2, 6, 6))) == expected
+    assert 2 * macs((IMAGES, 2, 6, 6), (3, 2, 3, 3), scales=(1, 0.5)).planned.total == expected
+
+
+@pytest.mark.parametrize("input_too", [False, True])
+def test_gradients_are_counted_one_by_one(input_too):
+    images = torch.rand(IMAGES, 2, 6, 6, requires_grad=input_too)
+    forward = CONVOLUTION + SAMPLING + ALIGNMENT
+    backward = (1 + input_too) * (CONVOLUTION + SAMPLING) + ALIGNMENT
+    assert count(lambda: layer()(images).sum().backward()) == 2 * IMAGES * (forward + backward)
+
+
+def test_rotations_and_one_scale_are_counted_too():
+    images, weight = torch.rand(2, 2, 6, 6), torch.rand(3, 2, 3, 3)
+    quarter = count(lambda: ti_conv2d(images, weight, transforms=[rotation(0), rotation(90)]))
+    convolution = 2 * 2 * 16 * 3 * 2 * 9
+    assert quarter == 2 * convolution + 2 * 2 * (2 * 36 + 3 * 16)  # each pixel is read once, and each response
+    assert count(lambda: si_conv2d(images, weight, scales=(1,))) == convolution
+
+
+FIRST_CALL = """
+import torch, scaleconv
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as counter:
+    scaleconv.si_conv2d(torch.rand(1, 2, 6, 6), torch.rand(3, 2, 3, 3), scales=(1, 0.5))
+print(counter.get_total_flops())
+"""
+
+
+def test_the_first_call_of_a_process_is_counted_too():
+    """The formulas are registered when somebody counts, and a counter has a copy of those there were before."""
+    found = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, check=True)
+    assert int(found.stdout) == 2 * (CONVOLUTION + SAMPLING + ALIGNMENT)

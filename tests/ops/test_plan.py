@@ -17,8 +17,8 @@ SCALES = (0.63, 1, 1.26, 1.6, 2, 2.5, 4)
 EVERYTHING_SHARED, NOTHING_SHARED, BANDS = Budget(10**9, 10**9), Budget(0, 10**9), Budget(0, 60)
 
 
-def forms(image, weight, gpu, padding=1, groups=1, scales=SCALES):
-    call = make_call(image, weight, padding=padding, groups=groups, scales=scales)
+def forms(image, weight, gpu, groups=1):
+    call = make_call(image, weight, padding=1, groups=groups, scales=SCALES)
     return {level.scales[0]: choose_form(call, level, gpu) for level in call.levels}
 
 
@@ -30,23 +30,27 @@ def codes_by_canvas(plan):
     return [[strip.code for strip in canvas.strips] for canvas in plan.canvases]
 
 
-# 56² outputs have patches of 9 · 56² = 28,224 pixels; the levels hold (56·s)² of them, cut to whole numbers.
-def test_a_cpu_gathers_patches_up_to_four_times_a_level_of_many_channels():
-    # 1.26: 4 · 70² = 19,600 are too few for them; 1.6: 4 · 89² = 31,684
-    expected = {1: "dense", 0.63: "dense", 1.26: "dense", 1.6: "im2col", 2: "im2col", 2.5: "im2col", 4: "im2col"}
-    assert forms((64, 56, 56), (64, 64, 3, 3), gpu=False) == expected
+WHOLE_STRIDED = {scale: "strided" if scale in (2, 4) else "dense" for scale in SCALES}
+GATHERED = dict.fromkeys(SCALES, "im2col")
+# 56² outputs have patches of 9 · 56² = 28,224 pixels; the levels hold (56·s)² of them, cut to whole numbers, and a CPU
+# gathers up to four times as many. 1.26: 4 · 70² = 19,600 are too few; 1.6: 4 · 89² = 31,684.
+ENLARGED_GATHERED = {1: "dense", 0.63: "dense", 1.26: "dense"} | dict.fromkeys((1.6, 2, 2.5, 4), "im2col")
+# Channels of images and of filters, groups, size of the kernel; the forms on a CPU and on a GPU.
+FORMS = {
+    "many channels": (64, 64, 1, 3, ENLARGED_GATHERED, WHOLE_STRIDED),
+    "sixteen channels": (16, 64, 1, 3, ENLARGED_GATHERED, WHOLE_STRIDED),
+    "fifteen channels": (15, 64, 1, 3, WHOLE_STRIDED, GATHERED),
+    "one channel": (1, 36, 1, 7, WHOLE_STRIDED, GATHERED),
+    "groups": (64, 64, 2, 3, WHOLE_STRIDED, GATHERED),
+    "depthwise": (64, 64, 64, 3, WHOLE_STRIDED, WHOLE_STRIDED),
+}
 
 
-def test_a_gpu_gathers_no_patches_of_many_channels():
-    expected = {scale: "strided" if scale in (2, 4) else "dense" for scale in SCALES}
-    assert forms((64, 56, 56), (64, 64, 3, 3), gpu=True) == expected
-
-
-def test_sixteen_channels_count_as_many_and_fifteen_as_few():
-    assert forms((16, 56, 56), (64, 16, 3, 3), gpu=False)[2.5] == "im2col"
-    assert forms((15, 56, 56), (64, 15, 3, 3), gpu=False)[2.5] == "dense"
-    assert forms((16, 56, 56), (64, 16, 3, 3), gpu=True)[2.5] == "dense"
-    assert forms((15, 56, 56), (64, 15, 3, 3), gpu=True)[2.5] == "im2col"
+@pytest.mark.parametrize(("channels", "filters", "groups", "kernel", "on_cpu", "on_gpu"), FORMS.values(), ids=FORMS)
+def test_forms_follow_from_channels_groups_and_the_device(channels, filters, groups, kernel, on_cpu, on_gpu):
+    shapes = (channels, 56, 56), (filters, channels // groups, kernel, kernel)
+    assert forms(*shapes, gpu=False, groups=groups) == on_cpu
+    assert forms(*shapes, gpu=True, groups=groups) == on_gpu
 
 
 def test_a_cpu_gathers_no_more_patches_than_it_can_keep():
@@ -56,23 +60,6 @@ def test_a_cpu_gathers_no_more_patches_than_it_can_keep():
     for size, expected in ((120, at_most), (121, beyond)):
         taken = forms((64, size, size), (64, 64, 3, 3), gpu=False)
         assert {scale: taken[scale] for scale in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("image", "weight", "groups"),
-    [((8, 56, 56), (64, 8, 3, 3), 1), ((64, 56, 56), (64, 32, 3, 3), 2), ((1, 28, 28), (36, 1, 7, 7), 1)],
-    ids=["few channels", "groups", "one channel"],
-)
-def test_few_channels_or_groups_are_always_gathered_on_a_gpu_and_never_on_a_cpu(image, weight, groups):
-    assert set(forms(image, weight, gpu=True, groups=groups).values()) == {"im2col"}
-    on_cpu = forms(image, weight, gpu=False, groups=groups)
-    assert on_cpu == {scale: "strided" if scale in (2, 4) else "dense" for scale in SCALES}
-
-
-@pytest.mark.parametrize("gpu", [False, True])
-def test_a_depthwise_layer_is_never_gathered(gpu):
-    taken = forms((64, 56, 56), (64, 1, 3, 3), gpu, groups=64)
-    assert taken == {scale: "strided" if scale in (2, 4) else "dense" for scale in SCALES}
 
 
 @pytest.mark.parametrize("gpu", [False, True])

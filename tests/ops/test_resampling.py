@@ -6,7 +6,8 @@ import torch
 
 from helpers.loops import random
 from helpers.tolerance import assert_close
-from scaleconv.ops.resampling import MOST_IMAGES, AxisMap, axis_matrix, linear_map, resample, sparse_map
+from scaleconv.ops.cpu import resample
+from scaleconv.ops.resampling import MOST_IMAGES, AxisMap, linear_map, sparse_map
 
 COORDINATES = (-1.3, 0.0, 0.25, 1.0, 2.75, 2.75, 3.999, 4.0, 6.5)  # before, on, between and behind the 5 pixels
 
@@ -126,7 +127,7 @@ def expected_images(pixels, rows, columns):
 def test_both_ways_to_resample_are_a_product_with_the_dense_matrices(images, channels):
     pixels = random(images, 5, 4, channels)
     maps = linear_map(COORDINATES, 5, 2.0), linear_map((0.5, 3.5, 1.0), 4)
-    one_after_the_other, at_once = resample(pixels, *maps, axis_matrix), sparse_map(*maps, pixels.dtype)(pixels)
+    one_after_the_other, at_once = resample(pixels, *maps), sparse_map(*maps, pixels.dtype)(pixels)
     assert one_after_the_other.shape == at_once.shape == (images, 9, 3, channels)
     for result in (one_after_the_other, at_once):
         assert_close(result, expected_images(pixels, *maps))
@@ -136,15 +137,15 @@ def test_the_identity_along_one_axis_leaves_it_as_it_is():
     same = AxisMap(torch.arange(4).unsqueeze(1), torch.ones(4, 1, dtype=torch.float64), 4)
     rows = linear_map((0.5, 3.5, 1.0), 5)
     pixels = random(2, 5, 4, 3)
-    assert_close(resample(pixels, rows, same, axis_matrix), torch.einsum("nhwc,ph->npwc", pixels, rows.dense()))
-    assert resample(pixels[:, :4], same, same, axis_matrix).data_ptr() == pixels.data_ptr()
+    assert_close(resample(pixels, rows, same), torch.einsum("nhwc,ph->npwc", pixels, rows.dense()))
+    assert resample(pixels[:, :4], same, same).data_ptr() == pixels.data_ptr()
 
 
 def test_entries_follow_the_number_of_images_and_the_type():
     maps = linear_map(COORDINATES, 5), linear_map((0.5, 3.5), 4)
     for images, dtype in ((2, torch.float64), (3, torch.float64), (3, torch.float32), (2, torch.float64)):
         pixels = random(images, 5, 4, 2, seed=images, dtype=dtype)
-        assert_close(resample(pixels, *maps, axis_matrix), expected_images(pixels.double(), *maps), dtype)
+        assert_close(resample(pixels, *maps), expected_images(pixels.double(), *maps), dtype)
 
 
 @pytest.mark.parametrize("channels", [1, 16])
@@ -175,12 +176,12 @@ def test_a_pixel_that_is_not_finite_touches_only_results_that_read_it(value, cha
     expected = torch.zeros(3, len(maps[0]), len(maps[1]), channels, dtype=torch.bool)
     expected[1, :, :, 0] = reads
     assert 0 < reads.sum() < reads.numel() / 4
-    for result in (resample(pixels, *maps, axis_matrix), sparse_map(*maps, pixels.dtype)(pixels)):
+    for result in (resample(pixels, *maps), sparse_map(*maps, pixels.dtype)(pixels)):
         assert torch.equal(~result.isfinite(), expected)
     back = tuple(axis.transposed for axis in maps)
     sent = random(1, len(maps[0]), len(maps[1]), channels)
     sent[0, 5, 3, 0] = value  # of coordinates 2.75 and 0.5
-    results = [resample(sent, *back, axis_matrix), sparse_map(*back, sent.dtype)(sent)]
+    results = [resample(sent, *back), sparse_map(*back, sent.dtype)(sent)]
     for result in results:
         assert set(map(tuple, (~result.isfinite()).nonzero().tolist())) == {
             (0, y, x, 0) for y in (2, 3) for x in (0, 1)

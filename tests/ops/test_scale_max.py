@@ -15,9 +15,9 @@ from helpers.tolerance import assert_close
 from scaleconv import DEFAULT_SCALES
 from scaleconv.ops.call import make_call
 from scaleconv.ops.geometry import competing_order
+from scaleconv.ops.levels import traceable_conv
 from scaleconv.ops.plan import Budget, make_plan
 from scaleconv.ops.scale_max import CPU_CHUNK, scale_max_backward, scale_max_forward
-from scaleconv.ops.traceable import traceable_conv
 
 FORMS = (None, "dense", "strided", "im2col")
 BUDGETS = {"default": None, "shared": Budget(10**9, 10**9), "bands": Budget(0, 60)}

@@ -1,4 +1,4 @@
-"""Every private API of PyTorch that the package uses is named here, is there, and does what the package needs."""
+"""Every private API of PyTorch that the package uses is there, and does what the package needs."""
 
 import ast
 import operator
@@ -18,39 +18,7 @@ from scaleconv.ops import torch_private as private
 SOURCES = Path(scaleconv.__file__).parent
 HOME = SOURCES / "ops" / "torch_private.py"
 
-USED = {
-    "torch._C.DisableTorchFunction",
-    "torch._C.DisableTorchFunctionSubclass",
-    "torch._C._cuda_clearCublasWorkspaces",
-    "torch._C._functorch.TransformType",
-    "torch._C._functorch.get_interpreter_stack",
-    "torch._C._functorch.is_legacy_batchedtensor",
-    "torch._C._get_cublas_allow_tf32",
-    "torch._C._get_cudnn_allow_tf32",
-    "torch._C._len_torch_dispatch_stack",
-    "torch._C._set_cublas_allow_tf32",
-    "torch.autograd.forward_ad._current_level",
-    "torch.compiler._is_exporting_flag",
-    "torch.fx.experimental.symbolic_shapes.has_static_value",
-    "torch.nn.modules.batchnorm._BatchNorm",
-    "torch.nn.modules.conv._ConvNd",
-    "torch.utils._python_dispatch._disable_current_modes",
-    "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
-    "torch.utils._pytree.TreeSpec",
-    "torch.utils._pytree.keystr",
-    "torch.utils._pytree.tree_flatten",
-    "torch.utils._pytree.tree_flatten_with_path",
-    "torch.utils._pytree.tree_iter",
-    "torch.utils._pytree.tree_leaves",
-    "torch.utils._pytree.tree_map",
-    "torch.utils._pytree.tree_map_only",
-    "torch.utils._pytree.tree_structure",
-    "torch.utils._pytree.tree_unflatten",
-}
 CUDA_ALONE = {"torch._C._cuda_clearCublasWorkspaces"}  # absent from a build of torch for CPUs
-SINCE_2_7 = {"torch.compiler._is_exporting_flag"}
-
-
 # What a Module offers to the classes derived from it.
 OF_MODULES = (
     "_conv_forward",
@@ -101,12 +69,7 @@ def test_no_other_file_reads_a_private_name_of_torch():
     assert elsewhere == {}
 
 
-def test_the_names_used_are_those_listed_here():
-    by_getattr = {"torch.compiler._is_exporting_flag"}
-    assert private_names(HOME) | by_getattr == USED
-
-
-@pytest.mark.parametrize("name", sorted(USED - CUDA_ALONE - SINCE_2_7))
+@pytest.mark.parametrize("name", sorted(private_names(HOME) - CUDA_ALONE))
 def test_torch_has_it(name):
     module, _, attribute = name.rpartition(".")
     try:

@@ -16,7 +16,7 @@ from ..data import Uniform, make_scenes
 from ..data.decoding import FORMATS, import_pillow, quiet_pillow
 from ..ops import Transform, rotation, scaling, ti_conv2d
 from ..ops.geometry import BILINEAR, canvas_size, plane_sources
-from ..ops.traceable import indices, read_plane
+from ..ops.levels import indices, read_plane
 from . import rendering
 from .answers import Answer
 from .pairs import Pair

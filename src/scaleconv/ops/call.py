@@ -159,9 +159,8 @@ def make_call(
 
 def find_call(*arguments: Any, **levels: Any) -> Call:
     """`make_call`, from a cache of equal arguments."""
-    for name, value in levels.items():
-        if isinstance(value, Iterator):  # which can be read but once
-            levels[name] = tuple(value)
+    arguments = tuple([_listed(value) for value in arguments])
+    levels = {name: _listed(value) for name, value in levels.items()}
     if torch.compiler.is_compiling():  # the sizes may be symbolic, but all else is part of the graph
         plain = {name: _plain(value) for name, value in levels.items()}
         return make_call(*arguments[:2], *map(_plain, arguments[2:]), **plain)
@@ -176,6 +175,11 @@ def find_call(*arguments: Any, **levels: Any) -> Call:
 def _make_call_once(inside: tuple[tuple[type, ...], ...], *arguments: Any, **levels: Any) -> Call:
     """The key of the cache holds the types of the arguments and of what is `inside` tuples: (1, 1) == (True, 1.0)."""
     return make_call(*arguments, **levels)
+
+
+def _listed(value: Any) -> Any:
+    """The items of an iterator, which can be read but once; anything else as it is."""
+    return tuple(value) if isinstance(value, Iterator) else value
 
 
 def _plain(value: Any) -> Any:

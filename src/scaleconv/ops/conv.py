@@ -1,7 +1,7 @@
 """The locally scale-invariant convolution and its general form: transform, convolve, align, pool (paper, section 3).
 
 The contract of the functions is here, the checks of their tensors, and who evaluates a call. `scaleconv.nn` only owns
-the parameters. A call is planned by `plan` and executed by `scale_max`, or taken apart by `traceable` for whatever
+the parameters. A call is planned by `plan` and executed by `scale_max`, or taken apart by `levels` for whatever
 traces or transforms it.
 """
 
@@ -19,8 +19,8 @@ from .call import DEFAULT_SCALES, Call, Padding, Size, find_call
 from .checks import check_flag
 from .fixed_size import fixed_size_conv
 from .geometry import competing_order
+from .levels import traceable_conv
 from .torch_private import has_known_lengths, is_eager, is_exporting, under_functional_derivative
-from .traceable import traceable_conv
 from .transforms import Transform
 
 AnyTensor = TypeVar("AnyTensor", Tensor, Tensor | None)
@@ -145,8 +145,8 @@ def si_conv2d(
         >>> winner.dtype, bool((output >= torch.nn.functional.conv2d(image, weight)).all())
         (torch.uint8, True)
     """
-    convolution, levels = (stride, padding, dilation, groups), {"scales": scales, "antialias": antialias}
-    return _evaluate(input, weight, bias, convolution, levels, return_winner, axes=2)
+    arguments = (stride, padding, dilation, groups, scales, antialias)
+    return _evaluate(input, weight, bias, *arguments, axes=2, return_winner=return_winner)
 
 
 @_typed
@@ -176,8 +176,8 @@ def si_conv1d(
         >>> si_conv1d(torch.rand(2, 3, 100), torch.rand(8, 3, 5), padding=2).shape
         torch.Size([2, 8, 100])
     """
-    convolution, levels = (stride, padding, dilation, groups), {"scales": scales, "antialias": antialias}
-    return _evaluate(input, weight, bias, convolution, levels, return_winner, axes=1)
+    arguments = (stride, padding, dilation, groups, scales, antialias)
+    return _evaluate(input, weight, bias, *arguments, axes=1, return_winner=return_winner)
 
 
 @_typed
@@ -209,8 +209,8 @@ def si_conv3d(
         >>> si_conv3d(torch.rand(1, 2, 8, 9, 10), torch.rand(4, 2, 3, 3, 3), scales=(1, 0.7)).shape
         torch.Size([1, 4, 6, 7, 8])
     """
-    convolution, levels = (stride, padding, dilation, groups), {"scales": scales, "antialias": antialias}
-    return _evaluate(input, weight, bias, convolution, levels, return_winner, axes=3)
+    arguments = (stride, padding, dilation, groups, scales, antialias)
+    return _evaluate(input, weight, bias, *arguments, axes=3, return_winner=return_winner)
 
 
 @overload
@@ -289,25 +289,13 @@ def ti_conv2d(
     nothing; other rotations interpolate twice, as scales do.
 
     Args:
-        input: images, of a floating-point type.
-        weight: filters, shared by all transforms.
-        bias: one number per filter, or None.
-        stride, dilation: an integer or a pair (height, width).
-        padding: an integer, a pair, 'valid' or 'same' (which needs a stride of 1).
-        groups: blocks of channels that are convolved apart.
+        input, weight, bias, stride, padding, dilation, groups: as for `si_conv2d`.
         transforms: made by `rotation`, `scaling`, `shear` and `affine`; distinct, the identity among them.
         interpolation: 'bilinear' or 'nearest'.
         border: 'zeros', 'clamp' or 'reflect'.
         return_winner: also return, for each output, the index in `transforms` of the level it came from.
 
-    Returns:
-        The output, or (output, winner) with winner a uint8 tensor of the output's shape. A channels_last input gives a
-        channels_last output.
-
-    Raises:
-        TypeError: an argument of the wrong type, an integer tensor, or tensors of different types.
-        ValueError: an argument that breaks its rule, shapes that do not fit, or tensors on different devices.
-        RuntimeError: a call inside `torch.jit.trace`, or inside an exporter that uses it.
+    Returns, Raises: as for `si_conv2d`.
 
     Example:
         >>> from scaleconv import rotation
@@ -318,29 +306,27 @@ def ti_conv2d(
         >>> torch.allclose(turned, torch.rot90(output, 1, (2, 3)), atol=1e-4)
         True
     """
-    levels = {"transforms": () if transforms is None else transforms, "interpolation": interpolation, "border": border}
-    return _evaluate(input, weight, bias, (stride, padding, dilation, groups), levels, return_winner, axes=2)
+    arguments = (stride, padding, dilation, groups)
+    transforms = () if transforms is None else transforms
+    reading: dict[str, Any] = {"interpolation": interpolation, "border": border}
+    return _evaluate(input, weight, bias, *arguments, return_winner=return_winner, transforms=transforms, **reading)
 
 
 def _evaluate(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    convolution: tuple[Size, Padding, Size, int],
-    levels: dict[str, Any],
+    *arguments: Any,
     return_winner: bool,
-    *,
-    axes: int,
+    axes: int = 2,
+    **levels: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Check a call on images with so many axes and evaluate it.
-
-    `convolution` holds stride, padding, dilation and groups, `levels` the keywords of `make_call`.
-    """
+    """Check a call on images with so many axes and evaluate it; `arguments` and `levels` are those of `make_call`."""
     refuse_jit_trace()
     check_flag("return_winner", return_winner)
     input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     _check_tensors(input, weight, bias)
-    call = find_call(input.shape, weight.shape, *convolution, axes=axes, **levels)
+    call = find_call(input.shape, weight.shape, *arguments, axes=axes, **levels)
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(
             f"`bias` must hold one number per output channel (={weight.shape[0]}), got shape {tuple(bias.shape)}"

@@ -3,31 +3,23 @@
 `triton.steps` has the same for a GPU, where levels may share a canvas; here each has its own. All tensors are
 (N, H, W, C). Images of many channels are resampled in both axes at once by sparse matrices; those of few channels, and
 those cut into bands, one axis after the other. A map that mixes the axes always has a matrix for both. The matrices
-are kept, up to a number of bytes.
+are kept in a cache, up to a number of bytes.
 """
 
+import ctypes
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from threading import Lock
 
 import torch
 from torch import Tensor
 
-from .cache import BoundedCache
+from .checks import check_count
 from .plan import Canvas, PlaneStrip
-from .resampling import MOST_IMAGES, AxisMap, SparseMap, axis_matrix, resample, sparse_map
+from .resampling import MOST_IMAGES, AxisMap, SparseMap, axis_matrix, sparse_map
 
 MANY_CHANNELS = 16  # from which it is faster to take both axes at once
-SPARSE_MAPS: BoundedCache[SparseMap] = BoundedCache(nbytes=256 * 2**20)
-
-
-def resize_cache(nbytes: int) -> None:
-    """Set how many bytes of resampling matrices a CPU keeps for the layers' sizes; 256 MiB unless set.
-
-    The matrices of the sizes not used for longest are forgotten, and made anew when needed. A GPU needs none.
-
-    Example:
-        >>> resize_cache(256 * 2**20)
-    """
-    SPARSE_MAPS.resize(nbytes)
 
 
 def sample(pixels: Tensor, canvas: Canvas) -> Tensor:
@@ -115,16 +107,29 @@ def _resample(
         if rows.is_identity and columns.is_identity:
             return pixels
         if canvas.band or pixels.shape[3] < MANY_CHANNELS:
-            return resample(pixels, rows, columns, _axis_matrix)
+            return resample(pixels, rows, columns)
 
     def make() -> SparseMap:
         return sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
 
-    return _cached((rows, columns, pixels.dtype), make)(pixels.contiguous())
+    return SPARSE_MAPS.find((rows, columns, pixels.dtype), make)(pixels.contiguous())
 
 
-def _axis_matrix(axis: AxisMap, images: int, dtype: torch.dtype) -> SparseMap:
-    return _cached((axis, images, dtype), lambda: axis_matrix(axis, images, dtype))
+def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
+    """Resample images (N, H, W, C), one axis after the other: (N, h, w, C)."""
+    lines = _resample_rows(pixels, rows).transpose(1, 2)
+    return _resample_rows(lines, columns).transpose(1, 2)
+
+
+def _resample_rows(pixels: Tensor, axis: AxisMap) -> Tensor:
+    """(N, H, W, C) → (N, h, W, C)."""
+    if axis.is_identity:
+        return pixels
+    images, dtype, shape = len(pixels), pixels.dtype, pixels.shape[2:]
+    if images == 0:
+        return pixels.new_zeros((0, len(axis), *shape))
+    matrix = SPARSE_MAPS.find((axis, images, dtype), lambda: axis_matrix(axis, images, dtype))
+    return matrix(pixels).view(images, len(axis), *shape)
 
 
 def _plane_matrix(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: torch.dtype) -> SparseMap:
@@ -134,14 +139,97 @@ def _plane_matrix(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: to
         plane = (strip.sample if step in ("sample", "collect") else strip.align)[1]
         return axis_matrix(plane, MOST_IMAGES, dtype, size, transpose=step in ("collect", "spread"))
 
-    return _cached((strip.level, step, dtype), make)
+    return SPARSE_MAPS.find((strip.level, step, dtype), make)
 
 
-def _cached(key: Hashable, make: Callable[[], SparseMap]) -> SparseMap:
-    """A matrix from the cache, made if it is not there."""
-    found = SPARSE_MAPS.get(key)
-    if found is None:
+ROUNDS = 3  # times that a cache has forgotten as much as it holds, after which it is too small
+SLICE = 2**26  # bytes that are forgotten between two returns of memory to the system
+
+
+class MatrixCache:
+    """Keeps matrices up to a number of bytes, for all threads, and forgets the least recently used.
+
+    A matrix larger than the bound is not kept.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.max_nbytes, self.nbytes = nbytes, 0
+        self._entries: OrderedDict[Hashable, SparseMap] = OrderedDict()
+        self._lock = Lock()
+        self._forgotten = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, key: Hashable, make: Callable[[], SparseMap]) -> SparseMap:
+        """The matrix of this key, made if it is not there; it warns once if the bound is too small."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
         with torch.inference_mode(False), torch.no_grad():
-            found = make()
-        SPARSE_MAPS.put(key, found, found.nbytes)
-    return found
+            made = make()
+        with self._lock:
+            if made.nbytes > self.max_nbytes or key in self._entries:  # another thread may have been faster
+                return made
+            self._entries[key] = made
+            self.nbytes += made.nbytes
+            before = self._forgotten
+            self._forgotten += self._shrink()
+            now = self._forgotten
+        if before // SLICE < now // SLICE:
+            return_memory()
+        if before <= ROUNDS * self.max_nbytes < now:
+            warnings.warn(
+                f"scaleconv keeps {self.max_nbytes / 2**20:.0f} MiB of resampling matrices, and these layers need "
+                "more: each call makes them anew. scaleconv.resize_cache(nbytes) sets another bound.",
+                stacklevel=2,
+            )
+        return made
+
+    def resize(self, nbytes: int) -> None:
+        """Set another bound."""
+        nbytes = check_count("nbytes", nbytes, least=0)
+        with self._lock:
+            self.max_nbytes = nbytes
+            self._shrink()
+            self._forgotten = 0
+        return_memory()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self.nbytes = self._forgotten = 0
+
+    def _shrink(self) -> int:
+        """Forget what exceeds the bound: how many bytes."""
+        before = self.nbytes
+        while self.nbytes > self.max_nbytes:
+            self.nbytes -= self._entries.popitem(last=False)[1].nbytes
+        return before - self.nbytes
+
+
+def return_memory() -> None:
+    """Give what is free back to the system, where the C library can.
+
+    glibc keeps it, in pieces between what is in use. Matrices of ever new sizes fit into few of them: over a thousand
+    sizes the process grew by as much as the cache may hold.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):  # macOS, musl and Windows have no such function
+        return
+
+
+SPARSE_MAPS = MatrixCache(nbytes=256 * 2**20)
+
+
+def resize_cache(nbytes: int) -> None:
+    """Set how many bytes of resampling matrices a CPU keeps for the layers' sizes; 256 MiB unless set.
+
+    The matrices of the sizes not used for longest are forgotten, and made anew when needed. A GPU needs none.
+
+    Example:
+        >>> resize_cache(256 * 2**20)
+    """
+    SPARSE_MAPS.resize(nbytes)

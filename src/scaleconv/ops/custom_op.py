@@ -14,11 +14,11 @@ from torch import Tensor
 
 from .call import Call
 from .geometry import count_responses
+from .levels import traceable_conv
 from .macs import Macs, count_planned
 from .plan import Plan, make_plan
 from .scale_max import scale_max_backward, scale_max_forward
 from .torch_private import active_dispatch_modes, is_eager
-from .traceable import traceable_conv
 
 # Written out, because older versions of torch cannot read all of the annotations. `padding` is above, below, left,
 # right; `matrices` holds four numbers for each map.

@@ -1,6 +1,6 @@
 """The layer for images of one size, as an exporter writes it down: the plan, with dense matrices as constants.
 
-A graph for all sizes has to compute its coordinates (`traceable`). Where height and width are plain numbers, they are
+A graph for all sizes has to compute its coordinates (`levels`). Where height and width are plain numbers, they are
 known beforehand, and a level is two matrix products that sample it, a convolution, two products that align its
 responses, and a maximum. The batch may be of any size. The forms are those of `plan`, without bands. Where that costs
 little, all levels take the form im2col: they have one size then and share every node, which makes an export faster.
@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .call import Call
+from .levels import find_wins
 from .plan import Budget, Form, Plan, Strip, make_plan
 from .resampling import AxisMap
 from .torch_private import DisableTorchFunction, mark_constant, without_dispatch_modes
-from .traceable import find_wins
 
 WHOLE = Budget(shared=0, band=2**62)
 WORTH = 1.3  # multiplications, for one of the fastest forms, that fewer nodes may cost

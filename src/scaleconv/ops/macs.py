@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from .call import DEFAULT_SCALES, Call, Padding, Size, make_call
 from .checks import check_count, check_flag
-from .plan import Canvas, Plan, PlaneStrip, Strip, make_plan
+from .plan import Canvas, Plan, make_plan
 
 
 @dataclass(frozen=True)
@@ -119,16 +119,11 @@ def _convolution(call: Call, size: tuple[int, int]) -> int:
 
 
 def _resampling(call: Call, canvas: Canvas) -> Macs:
+    """Pixels that are read, and responses, unless they are taken as they are."""
     total = Macs()
     for strip in canvas.strips:
-        total += _reads(call, strip)
+        sample, align = strip.sample, strip.align
+        (rows, columns), (down, across) = ([int((axis.weight != 0).sum()) for axis in maps] for maps in (sample, align))
+        aligned = 0 if all(axis.is_identity for axis in align) else down * across
+        total += Macs(0, call.in_channels * rows * columns, call.out_channels * aligned)
     return total
-
-
-def _reads(call: Call, strip: Strip | PlaneStrip) -> Macs:
-    """Pixels that are read, and responses, unless they are taken as they are."""
-    (rows, columns), (down, across) = (
-        [int((axis.weight != 0).sum()) for axis in maps] for maps in (strip.sample, strip.align)
-    )
-    aligned = 0 if strip.align[0].is_identity and strip.align[1].is_identity else down * across
-    return Macs(0, call.in_channels * rows * columns, call.out_channels * aligned)

@@ -8,7 +8,7 @@ coordinates are decided here.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -284,22 +284,3 @@ def _repeated(
     each = torch.arange(images, dtype=torch.int32, device="cpu").unsqueeze(1)
     firsts = torch.cat([(first[:-1] + each * len(index)).flatten(), first[-1:] * images]).int()
     return SparseMap(size, taps, source, images, firsts, (index + each * source).flatten().int(), weight.repeat(images))
-
-
-MakeMatrix = Callable[[AxisMap, int, torch.dtype], SparseMap]
-
-
-def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap, matrix: MakeMatrix) -> Tensor:
-    """Resample images (N, H, W, C) on a CPU, one axis after the other: (N, h, w, C). `matrix` may keep what it made."""
-    lines = _resample_rows(pixels, rows, matrix).transpose(1, 2)
-    return _resample_rows(lines, columns, matrix).transpose(1, 2)
-
-
-def _resample_rows(pixels: Tensor, axis: AxisMap, matrix: MakeMatrix) -> Tensor:
-    """(N, H, W, C) → (N, h, W, C)."""
-    if axis.is_identity:
-        return pixels
-    images, shape = len(pixels), pixels.shape[2:]
-    if images == 0:
-        return pixels.new_zeros((0, len(axis), *shape))
-    return matrix(axis, images, pixels.dtype)(pixels).view(images, len(axis), *shape)

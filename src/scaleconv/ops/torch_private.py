@@ -1,6 +1,6 @@
-"""Every private API of PyTorch that the package uses, and nothing else of it anywhere else in the package.
+"""Every private API of PyTorch that the package uses; no other file uses one.
 
-`tests/ops/test_torch_private.py` names each of them and fails if a version of PyTorch drops one.
+`tests/ops/test_torch_private.py` fails if a version of PyTorch drops one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
