@@ -157,8 +157,8 @@ def _run_notes(records: Sequence[Record]) -> list[str]:
     costs = []
     for title, points in times.items():
         fastest = [min(found) for found in points.values()]
-        ends = dict.fromkeys((min(fastest), max(fastest)))  # once where they are the same
-        costs.append(f"{title}, {' to '.join(f'{seconds:.0f}' for seconds in ends)} s")
+        ends = dict.fromkeys(f"{seconds:.0f}" for seconds in (min(fastest), max(fastest)))  # equal ones once
+        costs.append(f"{title}, {' to '.join(ends)} s")
     return [f"Fastest run at each point, on a device that may have done other work too: {'; '.join(costs)}."]
 
 
