@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from helpers.elsewhere import start_together
+from helpers.elsewhere import fit_together
 from helpers.folders import write_classes
 from scaleconv import SIConv2d
 from scaleconv.data import load_folder, loading
@@ -309,16 +309,10 @@ def test_a_network_whose_output_does_not_fit_and_a_loss_that_is_not_finite_are_r
 
 
 def test_fit_returns_the_same_network_in_all_processes_of_torchrun(data, tmp_path):
-    found = start_together(_fit_in_process, data.folder.root, tmp_path / "out")
+    found = fit_together(CONVNET, data.folder.root, QUICK, tmp_path / "out")
     weights = load_file(tmp_path / "out" / "weights" / "plain-fold0-seed0.safetensors")
     (record,) = read_records(tmp_path / "out")
     for rank, (error, state, path) in enumerate(found):
         assert error == record.error
         assert all(np.array_equal(weights[name].numpy(), values) for name, values in state.items())
         assert (path is None) == (rank == 1)
-
-
-def _fit_in_process(folder, results):
-    fitted = fit(CONVNET, folder, QUICK, results, device="cpu")
-    state = {name: tensor.numpy() for name, tensor in fitted.network.state_dict().items()}
-    return fitted.record.error, state, fitted.weights

@@ -6,12 +6,13 @@ import os
 import signal
 import socket
 import sys
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 
 import torch
 
 from scaleconv import cli
-from scaleconv.experiments import measures, run
+from scaleconv.experiments import fit, measures, run
 from scaleconv.experiments.trainer import Trainer
 
 
@@ -71,19 +72,14 @@ def _end_at(number, step):
     Trainer.learn = learn
 
 
-def start_together(work, *arguments, processes=2):
-    """What a function returns in each of several processes, as torchrun starts them.
-
-    They meet at a port that was free, which another test may have taken meanwhile: then they try once more.
-    """
-    context = multiprocessing.get_context("forkserver")
-    for seconds in (120, 300):
-        with context.Pool(processes) as pool, suppress(multiprocessing.TimeoutError):
-            shared = torchrun_variables(processes)
-            variables = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
-            jobs = [pool.apply_async(_join, (each, work, arguments)) for each in variables]
-            return [job.get(seconds) for job in jobs]
-    raise TimeoutError(f"{processes} processes did not end in time")
+def fit_together(*arguments, processes=2):
+    """Error, weights and file of weights that `fit` returns in each of several processes, as torchrun starts them."""
+    shared, context = torchrun_variables(processes), multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(processes, context) as pool:
+        jobs = [
+            pool.submit(_join, {**shared, "RANK": str(i), "LOCAL_RANK": str(i)}, arguments) for i in range(processes)
+        ]
+        return [job.result(300) for job in jobs]
 
 
 def torchrun_variables(processes=2):
@@ -95,7 +91,9 @@ def torchrun_variables(processes=2):
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
 
 
-def _join(variables, work, arguments):
+def _join(variables, arguments):
     os.environ.update(variables)
     torch.set_num_threads(1)
-    return work(*arguments)
+    fitted = fit(*arguments, device="cpu")
+    state = {name: tensor.numpy() for name, tensor in fitted.network.state_dict().items()}
+    return fitted.record.error, state, fitted.weights
