@@ -12,8 +12,8 @@ from PIL import Image, ImageFile
 from helpers.folders import parts, write_classes, write_image
 from scaleconv.data import embedded_digits, make_set, parse_scales, read_folder, write_folder
 from scaleconv.data.decoding import MOST_PIXELS
+from scaleconv.data.folders import Candidate, ImageFolder, divide_by_class
 from scaleconv.data.folders import ImageFile as FoundImage
-from scaleconv.data.folders import ImageFolder
 
 
 def left_out(root, **options):
@@ -49,6 +49,29 @@ def test_parts_that_are_given_are_kept(tmp_path):
     assert found == {part: [f"{part}/a/1.png", f"{part}/b/1.png"] for part in ("train", "val", "test")}
     shutil.rmtree(tmp_path / "test")
     assert parts(read_folder(tmp_path)) == {**found, "test": found["val"], "val": []}
+
+
+def test_images_of_a_reader_keep_their_parts_once_each_and_lie_in_the_folder(tmp_path):
+    folder = write_classes(tmp_path / "photos", 6)
+    outside = write_image(tmp_path / "else.png", seed=1)
+    files = sorted(folder.glob("*/*.png"))
+    listed = [Candidate(("test", "train")[int(file.stem) > 1], file.parent.name, file) for file in files]
+    extra = [Candidate("train", "cat", files[0]), Candidate("train", "dog", outside)]
+
+    def divide(candidates):
+        skipped = []
+        labels = {candidate.label for candidate in candidates}
+        return divide_by_class(folder, candidates, skipped, labels, val=0.1, test=0.1, seed=0)
+
+    found = divide([*listed, *extra])
+    assert parts(found)["test"] == ["cat/000.png", "cat/001.png", "dog/000.png", "dog/001.png"]
+    assert {each.name: each.reason for each in found.skipped} == {
+        "cat/000.png": "is listed twice",
+        str(outside): "lies outside of the folder",
+    }
+    for part in ("dev", ""):
+        with pytest.raises(ValueError, match=r"`part` must be test, val, train for each image, or none for all, got"):
+            divide([*listed, Candidate(part, "cat", outside)])
 
 
 def test_everything_odd_is_named_with_its_reason_and_the_rest_is_used(tmp_path):

@@ -104,7 +104,7 @@ class ImageFolder:
 class Candidate:
     """A file that may be an image of a part and a class, and the one that may be its mask."""
 
-    part: str
+    part: str  # train, val or test; empty where parts are to be drawn
     label: str
     path: Path
     mask: Path | None = None
@@ -162,7 +162,8 @@ def divide_by_class(
 
     Args:
         folder: in which they lie.
-        candidates: each with its class, and its part, which is empty where images are to be divided.
+        candidates: each with its class, and its part, which is empty for all where parts are to be drawn. Of copies,
+            the first counts: list those to test on first.
         skipped: what the reader has left out; what cannot be used is added.
         labels: all classes that there should be.
         val, test, seed: as for `read_folder`.
@@ -172,6 +173,10 @@ def divide_by_class(
         if (other := known.setdefault(name.casefold(), name)) != name:
             got = f"{other} and {name}"
             raise ValueError(f"`data` (={folder}) must not hold classes that differ in case only, got {got}")
+    parts = {candidate.part for candidate in candidates}
+    if not parts <= set(PARTS) and parts != {""}:
+        got = ", ".join(sorted(part or "none" for part in parts))
+        raise ValueError(f"`part` must be {', '.join(PARTS)} for each image, or none for all, got {got}")
     usable: dict[tuple[str, str], list[ImageFile]] = {}
     for candidate, image, _ in _usable(folder, candidates, skipped):
         usable.setdefault((candidate.label, candidate.part), []).append(image)
@@ -407,15 +412,18 @@ def _usable(
                 continue
             image, own_checksum, largest = found
             name = printable(image.name)
-            if (first := taken.setdefault(own_checksum, name)) != name:
-                skipped.append(Skipped(name, f"is a copy of {first}"))
+            if first := taken.get(own_checksum):
+                skipped.append(Skipped(name, "is listed twice" if first == name else f"is a copy of {first}"))
                 continue
+            taken[own_checksum] = name
             yield candidate, image, largest
 
 
 def _inspected(root: Path, candidate: Candidate) -> tuple[ImageFile, str, int] | Skipped:
     """An image, the checksum without its mask, and the largest number in the mask; or what cannot be used, and why."""
     path, mask = candidate.path, candidate.mask
+    if not path.is_relative_to(root):
+        return Skipped(printable(str(path)), "lies outside of the folder")
     try:
         image = ImageFile(str(path.relative_to(root)), -1, *inspect(path))
         if mask is None:
