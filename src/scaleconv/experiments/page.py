@@ -5,13 +5,14 @@ that says which one to take, with the rule behind it. Panels, tables and figures
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 
 from ..data.loading import ImageData
-from ..metrics import Interval, Summary, interval, summarise
+from ..metrics import MOST_RUNS, Interval, Summary, chance_of_sample, interval, runs_needed, summarise
 from ..table import Table
 from .figures import FORMATS, draw_panels
 from .measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
@@ -27,10 +28,12 @@ AXES = {  # by series
     BY_SCALE: (SCALE, "accuracy (%)"),
     BY_SIZE: (SIZE, "accuracy (%)"),
 }
+WIDEST = 5.0  # points: a wider interval decides nothing
 RULE = (
-    "Rule: of each method, the mean {measure} over all test scales. Methods count as equal to the best one where their "
-    "difference to it, paired by seed, has a 95 % interval that includes 0. Of those, take the one that trains in the "
-    "least time."
+    "Rule: of each method, the mean {measure} over all test scales. One is taken if it is ahead of every other: of the "
+    f"difference, paired by seed, the 95 % interval lies above 0 and is at most {WIDEST:g} points wide, or lies above "
+    f"{WIDEST:g}; and it is larger than what the choice of the test images alone could do. Otherwise none is taken, "
+    "and the one of the fewest operations is named."
 )
 
 
@@ -109,34 +112,53 @@ def cost_table(records: Sequence[Record]) -> Table:
 
 
 def verdict(records: Sequence[Record]) -> str:
-    """The sentence that says which method to take, by `RULE`."""
+    """The sentences that say which method to take, or why none, by `RULE`."""
     models = models_of(records)
     means = {model: fmean(_means(records, model).values()) for model in models}
-    seconds = {model: fmean(record.seconds for record in of_model(records, model)) for model in models}
     best = max(means, key=lambda model: means[model])
     if len(models) == 1:
         return f"{title(best)} has {means[best]:.1f} % over all scales. There is nothing to compare it with."
-    behind = {model: _gap(records, best, model) for model in models if model != best}
-    if all(gap is None for gap in behind.values()):
-        return (
-            f"{title(best)} has the highest {measure_name(records[0])} over all scales, {means[best]:.1f} %, but one "
-            "seed cannot tell whether that is chance: scaleconv compare trains several."
-        )
-    equal = [best, *(model for model, gap in behind.items() if gap is not None and gap.low <= 0)]
-    chosen = min(equal, key=lambda model: seconds[model])
-    text = f"Take **{title(chosen)}**: {means[chosen]:.1f} % over all scales, {seconds[chosen]:.3g} s of training."
-    if gap := behind.get(chosen):
-        text += (
-            f" {title(best)} has {means[best]:.1f} %, but no difference was found between the two ({_bounds(gap)}), "
-            f"and it takes {seconds[best]:.3g} s."
-        )
-    elif len(equal) > 1:
-        slower = " or ".join(title(model) for model in equal if model != chosen)
-        text += f" No difference was found to {slower}, which takes longer to train."
-    if BASELINE in models and BASELINE not in equal and (gain := _gap(records, chosen, BASELINE)):
-        times = seconds[chosen] / seconds[BASELINE]
-        text += f" Against {BASELINE} it gains {_bounds(gain)}, for {times:.1f} times its training time."
+    images = int(records[0].config["data"]["test"])
+    chance = chance_of_sample(means[best], images)
+    rivals = [model for model in models if model != best and not _is_ahead(_gap(records, best, model), chance)]
+    if rivals:
+        return _undecided(records, best, sorted(rivals, key=lambda model: -means[model]), means)
+    text = f"Take **{title(best)}**: {means[best]:.1f} % over all scales, ahead of every other."
+    if BASELINE in models and best != BASELINE and (gain := _gap(records, best, BASELINE)):
+        ratio = _operations(records, best) / _operations(records, BASELINE)
+        text += f" Against {BASELINE} it gains {_bounds(gain)}, for {ratio:.1f} times its operations."
     return text
+
+
+def _is_ahead(gap: Interval | None, chance: float) -> bool:
+    if gap is None or gap.mean <= chance:
+        return False
+    return gap.low > 0 and (gap.high - gap.low <= WIDEST or gap.low > WIDEST)
+
+
+def _undecided(records: Sequence[Record], best: str, rivals: Sequence[str], means: Mapping[str, float]) -> str:
+    """Which methods are not told apart, which of them is the cheapest, and what would decide."""
+    gaps = {model: _gap(records, best, model) for model in rivals}
+    listed = "; ".join(f"{title(model)} ({_bounds(gap) if gap else 'one seed'})" for model, gap in gaps.items())
+    cheapest = min([best, *rivals], key=lambda model: (_operations(records, model), -means[model]))
+    lead, images = means[best] - means[rivals[0]], int(records[0].config["data"]["test"])
+    differences = [*paired(_means(records, best), _means(records, rivals[0])).values()]
+    seeds = runs_needed(differences, WIDEST) if len(differences) > 1 else None
+    needed = max(images, images * (chance_of_sample(means[best], images) / lead) ** 2) if lead > 0 else None
+    wanted = [
+        "at least three seeds" if len(differences) < 2 else f"{seeds} seeds" if seeds else f"over {MOST_RUNS} seeds",
+        f"{ceil(float(f'{needed:.2g}')):,} test images" if needed else "more test images",
+    ]
+    return (
+        f"Undecided: {title(best)} has the highest {measure_name(records[0])} over all scales, {means[best]:.1f} %, "
+        f"but is not clearly ahead of {listed}. Of these, {title(cheapest)} takes the fewest operations. About "
+        f"{' and '.join(wanted)} would tell it from {title(rivals[0])}, if the difference stays as it is; here there "
+        f"are {counted(len(differences), 'seed')} and {counted(images, 'test image')}."
+    )
+
+
+def _operations(records: Sequence[Record], model: str) -> float:
+    return fmean(record.cost["macs"] for record in of_model(records, model))
 
 
 def summary_text(records: Sequence[Record], *, as_json: bool = False) -> str:
@@ -173,8 +195,8 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         *markdown_blocks(make_page_tables(records)),
         f"{network['name']} on {images['train']} training and {images['test']} test images of "
         f"{len(data.folder.classes)} classes, {size}, {channels}; {skipped} left out "
-        f"(skipped.txt). {training['epochs']} epochs, batch {training['batch']}, {training['optimizer']}, rate "
-        f"{training['learning_rate']:g}; {first.environment['device']}, {threads}. Test images are rescaled about "
+        f"(skipped.txt). {counted(training['epochs'], 'epoch')}, batch {training['batch']}, {training['optimizer']}, "
+        f"rate {training['learning_rate']:g}; {first.environment['device']}, {threads}. Test images are rescaled about "
         "their centre on a canvas of the same size, with the edge repeated around smaller ones. The "
         "spread is over seeds of training, on one set of test images.",
         f"Load a network (in the folder of the records):\n\n{weights}",

@@ -3,19 +3,33 @@
 from .activations import activations, recording
 from .equivariance import equivariance_error
 from .invariance import NEURONS, invariance_scores, top_mean
-from .summary import MOST_PAIRS, Interval, Summary, interval, relative_reduction, sign_flip_test, summarise
+from .summary import (
+    MOST_PAIRS,
+    MOST_RUNS,
+    Interval,
+    Summary,
+    chance_of_sample,
+    interval,
+    relative_reduction,
+    runs_needed,
+    sign_flip_test,
+    summarise,
+)
 
 __all__ = [
     "MOST_PAIRS",
+    "MOST_RUNS",
     "NEURONS",
     "Interval",
     "Summary",
     "activations",
+    "chance_of_sample",
     "equivariance_error",
     "interval",
     "invariance_scores",
     "recording",
     "relative_reduction",
+    "runs_needed",
     "sign_flip_test",
     "summarise",
     "top_mean",

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import sqrt
 from statistics import fmean, stdev
 
 MOST_PAIRS = 16  # that are enumerated
+MOST_RUNS = 1000  # that anybody would make
 
 # Student's t that 97.5 % stay below, for 1 … 15 degrees of freedom. More are taken as 15: at most 9 % too wide.
 T_95 = (
@@ -65,6 +67,35 @@ def interval(values: Sequence[float], *, against: Summary | None = None) -> Inte
         variance, runs = variance + against.std**2 / against.n, min(runs, against.n)
     width = T_95[min(runs - 1, len(T_95)) - 1] * variance**0.5
     return Interval(found.mean, found.mean - width, found.mean + width)
+
+
+def runs_needed(values: Sequence[float], widest: float) -> int | None:
+    """How many runs would give their mean a 95 % interval that leaves out 0 and is at most so wide.
+
+    Mean and deviation are taken as those of the values. None stands for more than `MOST_RUNS`.
+
+    Example:
+        >>> runs_needed([1.0, 2.0, 3.0], widest=5.0), runs_needed([-1.0, 1.0], widest=5.0)
+        (4, None)
+    """
+    mean, std = fmean(values), stdev(values)
+    for runs in range(2, MOST_RUNS + 1):
+        width = T_95[min(runs - 1, len(T_95)) - 1] * std / runs**0.5
+        if width < abs(mean) and 2 * width <= widest:
+            return runs
+    return None
+
+
+def chance_of_sample(percent: float, size: int) -> float:
+    """How far the choice of a sample alone moves a mean of scores from 0 to 100, at most: half of a 95 % interval.
+
+    No scores with this mean vary more than those that are 0 or 100.
+
+    Example:
+        >>> round(chance_of_sample(90.0, 100), 2)
+        5.88
+    """
+    return 1.96 * sqrt(percent * (100 - percent) / size)
 
 
 def relative_reduction(value: float, baseline: float) -> float:
