@@ -79,11 +79,21 @@ def test_a_record_holds_the_sections_that_the_method_uses():
 
 
 def test_results_depend_on_all_but_the_tests_on_the_way_and_weights_not_on_the_measure():
-    config = {"training": {"epochs": 1, "evaluate_every": 2}, "network": {"scales": [1]}, "measure": {"kind": ""}}
-    assert of_result("convnet", config) == {**config, "training": {"epochs": 1}}
-    assert of_result("cnn", config) == {"training": {"epochs": 1}, "network": {}, "measure": {"kind": ""}}
-    assert of_weights("convnet", config) == {"training": {"epochs": 1}, "network": {"scales": [1]}}
-    assert config["training"] == {"epochs": 1, "evaluate_every": 2}  # not changed
+    config = config_of("convnet", SETTINGS)
+    result, weights = of_result("convnet", config), of_weights("convnet", config)
+    left = {key: value for key, value in config["training"].items() if key != "evaluate_every"}
+    assert result == {**config, "training": left}
+    assert weights == {key: value for key, value in result.items() if key != "measure"}
+    assert set(config["network"]) - set(of_result("cnn", config)["network"]) == {"scales"}
+    assert "evaluate_every" in config["training"]  # not changed
+
+
+def test_a_setting_that_there_was_not_yet_has_its_default():
+    config = config_of("convnet", SETTINGS)
+    older = {**config, "network": {key: value for key, value in config["network"].items() if key != "dropout"}}
+    assert of_result("convnet", older) == of_result("convnet", config)
+    other = {**config, "network": {**config["network"], "dropout": 0.1}}
+    assert of_result("convnet", older) != of_result("convnet", other)
 
 
 @pytest.mark.parametrize("method", ["cnn", "cropped_cnn", "si_cnn", "pyramid_cnn", "deep_cnn", "pyramid_deep_cnn"])

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..models import UNSUPERVISED
-from .settings import Settings
+from .settings import Settings, read
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,11 @@ def config_of(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def of_result(name: str, config: dict[str, Any]) -> dict[str, Any]:
-    """What a result depends on: not how often a run is tested, nor scales that its network does not have."""
-    found = {section: dict(values) for section, values in config.items()}
+    """What a result depends on: not how often a run is tested, nor scales that its network does not have.
+
+    Settings that there were not yet when it was made have their defaults.
+    """
+    found = config_of(name, read(Settings, config, "`config`"))
     if name in UNSCALED:
         found["network"].pop("scales", None)
     found.get("training", {}).pop("evaluate_every", None)
