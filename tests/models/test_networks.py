@@ -13,6 +13,7 @@ from helpers.methods import make_method
 from scaleconv import SIConv2d
 from scaleconv.experiments.settings import NetworkSettings
 from scaleconv.models import NETWORKS, Classifier, Images, make_network
+from scaleconv.models.controls import TwoDilations
 from scaleconv.models.networks import channels_of, check_network
 from scaleconv.nn import ScaleInvariant
 
@@ -54,6 +55,27 @@ def test_options_reach_the_networks_that_have_them():
     assert len(make_method("multi_column", scales=(1, 2, 3)).columns) == 3
     unet, wide = make(SCENES, name="unet"), make(SCENES, name="unet", maps=(3, 5))
     assert (unet.down1.conv1.out_channels, wide.down1.conv1.out_channels) == (16, 3)
+
+
+def test_controls_change_the_layers_that_are_chosen():
+    images, late = Images((32, 32), 3), ("stages.2.*",)
+    dilated = make(images, name="resnet", variant="dilated", layers=late)
+    branches = make(images, name="resnet", variant="branches", layers=late)
+    spread = [name for name, m in dilated.named_modules() if isinstance(m, nn.Conv2d) and m.dilation == (2, 2)]
+    assert spread == ["stages.2.0.conv1", "stages.2.0.conv2"]
+    assert [name for name, m in branches.named_modules() if isinstance(m, TwoDilations)] == spread
+    with pytest.raises(ValueError, match=r"`layers` must match convolutions .* got 'stages.3"):
+        make(images, name="resnet", variant="branches", layers=("stages.3.*",))
+
+
+def test_networks_of_three_stages_have_the_blocks_that_are_asked_for():
+    images = Images((32, 32), 3)
+    assert [len(s) for s in make(images, name="mobilenet", maps=(4, 8, 12), blocks=(1, 2, 3)).stages] == [1, 2, 3]
+    assert not hasattr(make(images, name="resnet"), "context")
+    assert make(images, name="resnet_aspp").context.join[1].out_channels == 192
+    for name, blocks in (("resnet", (1, 2)), ("convnet", (1, 1, 1))):
+        with pytest.raises(ValueError, match="`blocks` must be 3 numbers, for resnet, bottleneck, mobilenet, convnext"):
+            make(images, name=name, blocks=blocks)
 
 
 def test_resnet_has_the_small_first_layer_for_small_images():

@@ -44,7 +44,8 @@ Task = Annotated[str, typer.Option(help="classification, or segmentation of the 
 Network = Annotated[
     str | None,
     typer.Option(
-        help="convnet, resnet18, unet or package.module:factory, called with num_classes=. "
+        help="resnet18, resnet, bottleneck, mobilenet, convnext, convnet, unet or package.module:factory, called with "
+        "num_classes=. "
         "Default: resnet18, for segmentation unet."
     ),
 ]

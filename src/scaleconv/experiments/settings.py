@@ -145,15 +145,18 @@ class NetworkSettings(Section, frozen=True):
 
     Attributes:
         name: one of `scaleconv.models.NETWORKS`, or `package.module:factory`, which is called with `num_classes=`.
-        variant: `plain`; `converted`, with scale-invariant convolutions; or `pyramid`, the plain network at every
-            scale of the image, its outputs pooled (`ScaleInvariant`).
+        variant: `plain`; `converted`, with scale-invariant convolutions; `pyramid`, the plain network at every scale of
+            the image, its outputs pooled (`ScaleInvariant`); and two controls of `converted`: `dilated`, with filters
+            of twice the extent, and `branches`, with the larger response of both.
         scales: of `converted`, of `pyramid`, and of networks that have a pyramid of their own.
-        layers: patterns such as `stages.*`: `converted` swaps the layers whose names match one. Empty: all over 1×1.
+        layers: patterns such as `stages.*`: `converted` and its controls change the layers whose names match one.
+            Empty: all over 1×1.
         second_scales: of the second layer of a converted ConvNet; `scales` if empty.
         antialias: whether layers and pyramids average pixels where they shrink an image.
         align, border: rules of converted layers, as `DirectSIConv2d` has them; the defaults are those of `SIConv2d`.
         pool, norm, levels: of a pyramid, as `ScaleInvariant` has them; `levels` is its `size`.
         maps: feature maps of the stages of the small networks, two or three; empty for their own.
+        blocks: of each stage, for networks of three stages; empty for one each.
         kernel: side of their first kernel.
         hidden: units of their fully connected layer.
         upsample: repeat every pixel so often along each axis first.
@@ -162,7 +165,7 @@ class NetworkSettings(Section, frozen=True):
     """
 
     name: str = "resnet18"
-    variant: Literal["plain", "converted", "pyramid"] = "plain"
+    variant: Literal["plain", "converted", "pyramid", "dilated", "branches"] = "plain"
     scales: tuple[float, ...] = DEFAULT_SCALES
     layers: tuple[str, ...] = ()
     second_scales: tuple[float, ...] = ()
@@ -173,6 +176,7 @@ class NetworkSettings(Section, frozen=True):
     norm: Literal["joint", "level"] = "joint"
     levels: Literal["own", "input"] = "input"
     maps: tuple[Count, ...] = ()
+    blocks: tuple[Count, ...] = ()
     kernel: Count = 7
     hidden: Count = 150
     upsample: Count = 1

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from ..nn import ScaleInvariant, SIConv2d, convert
 from ..nn.convert import why_no_gain
 from .cnn import MAPS, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
+from .controls import add_branches, dilate
 from .convnet import PAPER, ConvNet, MultiStageConvNet, Shape, TiledConv2d
 from .direct import DirectSIConv2d
 from .pyramid import HierarchicalConvNet, MultiColumnConvNet
 from .resnet import make_resnet18
+from .staged import BLOCKS, Block, make_staged
 from .unet import FullyConvolutional, UNet
 
 Size = tuple[int, int]
@@ -30,6 +32,7 @@ DEFAULTS = {CLASSIFICATION: "resnet18", SEGMENTATION: "unet"}  # for images of y
 FACTORY_CHANNELS = 3  # that a network of someone else expects
 SMALL = 64  # pixels of a side up to which ResNet-18 gets the small first layer
 UNET_MAPS = (16, 32)  # at full and at half size
+STAGES, STAGE_BLOCKS = (48, 96, 192), (1, 1, 1)  # maps and blocks of the networks of three stages
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,16 @@ def _resnet18(images: Images, _: Options) -> nn.Module:
     return make_resnet18(images.channels, images.classes, small=small)
 
 
+def _staged(block: Block, *, aspp: bool = False) -> Network:
+    """A network of three stages of such blocks."""
+
+    def make(images: Images, options: Options) -> nn.Module:
+        maps, blocks = options["maps"] or STAGES, options["blocks"] or STAGE_BLOCKS
+        return make_staged(block, maps, blocks, channels=images.channels, classes=images.classes, aspp=aspp)
+
+    return Network(make, stages=3)
+
+
 NETWORKS: dict[str, Network] = {
     "convnet": Network(_with_shape(ConvNet)),
     "hierarchical": Network(_with_shape(HierarchicalConvNet, "scales")),
@@ -107,7 +120,11 @@ NETWORKS: dict[str, Network] = {
     "fcn": Network(_with_shape(FullyConvolutional), SEGMENTATION),
     "resnet18": Network(_resnet18, stages=0),
     "unet": Network(_with_shape(UNet), SEGMENTATION),
+    **{name: _staged(block) for name, block in BLOCKS.items()},
+    "resnet_aspp": _staged(BLOCKS["resnet"], aspp=True),
 }
+
+STAGED = (*BLOCKS, "resnet_aspp")
 
 
 def channels_of(name: str) -> int | None:
@@ -115,8 +132,8 @@ def channels_of(name: str) -> int | None:
     return FACTORY_CHANNELS if ":" in name else None
 
 
-def check_network(name: str, task: str, maps: Sequence[int] = ()) -> None:
-    """Refuse a network that is made for another task, or widths that are not those of its stages."""
+def check_network(name: str, task: str, maps: Sequence[int] = (), blocks: Sequence[int] = ()) -> None:
+    """Refuse a network that is made for another task, or widths and blocks that are not those of its stages."""
     if ":" in name:
         return
     if NETWORKS[name].task != task:
@@ -124,6 +141,8 @@ def check_network(name: str, task: str, maps: Sequence[int] = ()) -> None:
         raise ValueError(f"`model` must be {fitting} or package.module:factory for {task}, got {name}")
     if maps and len(maps) != (stages := NETWORKS[name].stages):
         raise ValueError(f"`maps` must be {stages} numbers for {name}, got {list(maps)}")
+    if blocks and (name not in STAGED or len(blocks) != len(STAGE_BLOCKS)):
+        raise ValueError(f"`blocks` must be {len(STAGE_BLOCKS)} numbers, for {', '.join(STAGED)}, got {list(blocks)}")
 
 
 def make_network(images: Images, *, name: str, variant: str, **options: Any) -> nn.Module:
@@ -132,13 +151,13 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
     Args:
         images: what it is made for.
         name: in `NETWORKS`, or `package.module:factory`, which is called with `num_classes=`.
-        variant: `plain`, `converted` or `pyramid`.
+        variant: `plain`, `converted`, `pyramid`, or one of `CONTROLS`.
         options: the other settings of a network, as `scaleconv.experiments.NetworkSettings` has them.
 
     Raises:
         ValueError: the network does not take such images or is for another task, or there is no such network.
     """
-    check_network(name, images.task, options["maps"])
+    check_network(name, images.task, options["maps"], options["blocks"])
     if ":" in name:
         network = _from_factory(name, images.classes)
     else:
@@ -150,12 +169,14 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
         network = _converted(network, name, options)
     elif variant == "pyramid":
         network = _pyramid(network, images, options)
+    elif variant in CONTROLS:
+        CONTROLS[variant](_chosen(network, name, options["layers"]))
     upsample = options["upsample"]
     return network if upsample == 1 else nn.Sequential(nn.Upsample(scale_factor=upsample), network)
 
 
 def _converted(network: nn.Module, name: str, options: Options) -> nn.Module:
-    _check_layers(network, name, options["layers"])
+    _chosen(network, name, options["layers"])
     scales, second = options["scales"], options["second_scales"]
     by_name = {"stages.conv2": second, "*": scales} if second else scales
     network = convert(network, include=options["layers"] or "*", scales=by_name, antialias=options["antialias"])
@@ -187,14 +208,22 @@ def _pyramid(network: nn.Module, images: Images, options: Options) -> nn.Module:
     return ScaleInvariant(network, scales, pool=pool, norm=norm, size=size, antialias=antialias)
 
 
-def _check_layers(network: nn.Module, name: str, patterns: Sequence[str]) -> None:
-    """Refuse patterns that choose no layer, by the name that they have here."""
+# What changes the layers of `layers` otherwise than `converted` does.
+CONTROLS: dict[str, Callable[[Sequence[nn.Conv2d]], None]] = {"dilated": dilate, "branches": add_branches}
+
+
+def _chosen(network: nn.Module, name: str, patterns: Sequence[str]) -> list[nn.Conv2d]:
+    """The layers that patterns choose, all over 1×1 without patterns; a pattern that chooses none is refused."""
     known = {each: layer for each, layer in network.named_modules() if isinstance(layer, nn.Conv2d)}
-    for pattern in patterns:
-        chosen = [each for each in known if fnmatchcase(each, pattern)]
-        if not any(each == pattern or not why_no_gain(each, known[each], {}) for each in chosen):
-            rule, names = "that can gain by it " if chosen else "", ", ".join(known)[:300]
+    found: dict[str, nn.Conv2d] = {}
+    for pattern in patterns or ("*",):
+        named = {each: layer for each, layer in known.items() if fnmatchcase(each, pattern)}
+        able = {each: layer for each, layer in named.items() if each == pattern or not why_no_gain(each, layer, {})}
+        if patterns and not able:
+            rule, names = "that can gain by it " if named else "", ", ".join(known)[:300]
             raise ValueError(f"`layers` must match convolutions {rule}of {name} ({names}), got {pattern!r}")
+        found |= able
+    return list(found.values())
 
 
 def _from_factory(name: str, classes: int) -> nn.Module:
