@@ -9,7 +9,7 @@ import torch
 
 from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image, write_masks
-from scaleconv.experiments import compare, load, plan_runs, read_records
+from scaleconv.experiments import compare, load, read_records
 from scaleconv.experiments.methods import COMPARED
 from scaleconv.experiments.trainer import Trainer
 
@@ -32,8 +32,8 @@ def planned(run, monkeypatch):
     def plan(*command):
         found = []
 
-        def catch(item, folder, options, *, watcher, engine):
-            found.extend((plan_runs(item), folder, options, engine))
+        def catch(item, folder, options, *, watcher, engine, runs):
+            found.extend((runs, folder, options, engine))
             raise Caught
 
         with monkeypatch.context() as patch:
@@ -108,6 +108,83 @@ def test_options_of_how_to_work_reach_the_engine(planned, images, tmp_path):
         ("pyramid", False),
     ]
     assert all("flip" in run.settings.training.augment for run in runs)
+
+
+PLAN = """
+[network]
+name = "resnet"
+maps = [4, 6, 8]
+[training]
+epochs = 1
+augment = ["flip", "scale"]
+[methods.plain]
+[methods.late]
+network = { variant = "converted", layers = ["stages.2.*"], scales = [0.5, 1.0] }
+[methods.long]
+training.epochs = 2
+"""
+
+
+def test_the_methods_of_a_plan_share_all_that_they_do_not_change(planned, images, tmp_path):
+    (tmp_path / "own.toml").write_text(PLAN)
+    runs, *_ = planned("compare", "--data", images, "--plan", "own.toml", "--seeds", "2")
+    assert [(each.model, each.seed) for each in runs] == [(m, s) for s in (0, 1) for m in ("plain", "late", "long")]
+    networks = {each.model: each.settings.network for each in runs}
+    recipes = {each.model: each.settings.training for each in runs}
+    assert {(network.name, network.maps) for network in networks.values()} == {("resnet", (4, 6, 8))}
+    assert {recipe.augment for recipe in recipes.values()} == {("flip", "scale")}
+    assert (networks["late"].variant, networks["late"].layers, networks["late"].scales) == (
+        "converted",
+        ("stages.2.*",),
+        (0.5, 1.0),
+    )
+    assert networks["plain"] == networks["long"]
+    assert [recipes[name].epochs for name in networks] == [1, 1, 2]
+
+
+def test_a_plan_is_trained_and_shown_under_its_own_names(run, images, tmp_path):
+    (tmp_path / "own.toml").write_text(PLAN)
+    code, output, errors = run("compare", "--data", images, "--plan", "own.toml", "--seeds", "1", "--device", "cpu")
+    assert (code, errors) == (0, "")
+    assert "late, seed 0: " in output
+    records = {record.model: record for record in read_records(tmp_path / "results" / "compare")}
+    assert {name: len(record.history) for name, record in records.items()} == {"plain": 1, "late": 1, "long": 2}
+    assert records["late"].cost["macs"] > records["plain"].cost["macs"] == records["long"].cost["macs"]
+    assert run("show", "compare")[1] in output
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("[methods.plain]", "[methods.simple]"), "`methods` must have plain, got simple, late, long, in own.toml"),
+        (("late", "converted"), "`methods` must have names of their own, got converted, in own.toml"),
+        (("late", "'a/b'"), "`name` must be a folder's name"),
+        (("maps", "map"), "`map`"),
+        (
+            ("training.epochs = 2", "training.epochs = 0"),
+            "`epochs` must be `int` >= 1, got 0, in own.toml, [methods.long]",
+        ),
+        (("training.epochs = 2", "measure.kind = 'x'"), "`measure`"),
+        (
+            ("[methods.plain]", "[methods.plain]\nnetwork.variant = 'pyramid'"),
+            "`methods.plain.network.variant` must be",
+        ),
+        (('"resnet"', '"unet"'), "`maps` must be 2 numbers for unet"),
+        (("[network]", "[network"), "own.toml is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_plan_is_one_line(run, images, tmp_path, changed, message):
+    (tmp_path / "own.toml").write_text(PLAN.replace(*changed))
+    task = ("--task", "segmentation") if "unet" in changed[1] else ()
+    refused(run("compare", "--data", images, "--plan", "own.toml", *task), message)
+    assert not (tmp_path / "results").exists()
+
+
+def test_options_that_a_plan_decides_are_refused_with_one(run, images, tmp_path):
+    (tmp_path / "own.toml").write_text(PLAN)
+    for option in (("--model", "convnet"), ("--epochs", "3"), ("--amp",)):
+        result = run("compare", "--data", images, "--plan", "own.toml", *option)
+        refused(result, f"`{option[0]}` must not be given with --plan")
 
 
 def test_train_shows_plain_and_converted_side_by_side(run, images, tmp_path):

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -300,8 +301,13 @@ def train(
 
 @app.command(epilog="Example: scaleconv compare --data photos --resize 64 --seeds 3")
 def compare(
+    context: typer.Context,
     data: Annotated[Path, typer.Option(help="A folder of images, one folder for each class.")],
     seeds: Annotated[int, typer.Option(help="How often each method is trained.")] = 3,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file of methods with their networks and recipes, instead of the options."),
+    ] = None,
     task: Task = "classification",
     model: Network = None,
     scales: NetworkScales = None,
@@ -328,10 +334,13 @@ def compare(
 ) -> None:
     """Train several networks on your images, and say which to take.
 
-    They are the plain network, the converted one, both with rescaled training images, and the pyramid.
+    They are the plain network, the converted one, both with rescaled training images, and the pyramid; or those of a
+    plan.
     """
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
+    if plan is not None:
+        _refuse_options(context, PLANNED_OPTIONS, "--plan")
     _run_folder(locals(), None, list(range(seeds)), engine, address, gpus_per_run, max(1, workers))
     say_next(f"scaleconv show {name}{_place(results)}, for the same again; or load a network by its line above")
 
@@ -470,6 +479,7 @@ def bench(
 
 
 METHOD_OPTIONS = ("fold", "item", "point", "preset", "data_dir", "settings")
+PLANNED_OPTIONS = ("model", "scales", "layers", "augment", "optimizer", "batch", "lr", "amp", "average", "epochs")
 SHARED_OPTIONS = ("method", "data", "epochs", "name", "results", "device")
 
 
@@ -478,12 +488,17 @@ def _refuse_mixture(context: typer.Context, method: str | None, data: Path | Non
     if (method is None) == (data is None):
         given = f"METHOD (={method}) and --data (={data})" if method else "neither"
         raise ValueError(f"`train` must be given a METHOD of the paper or --data, got {given}")
-    for name in context.params:
-        known = name in SHARED_OPTIONS or (name in METHOD_OPTIONS) == (data is None)
+    wrong = [name for name in context.params if name not in SHARED_OPTIONS and (name in METHOD_OPTIONS) == bool(data)]
+    _refuse_options(context, wrong, "--data" if data else "a METHOD of the paper")
+
+
+def _refuse_options(context: typer.Context, names: Iterable[str], given: str) -> None:
+    """Refuse those of the options that were typed."""
+    for name in names:
         source = context.get_parameter_source(name)
-        if not known and source is not None and source.name == "COMMANDLINE":
+        if source is not None and source.name == "COMMANDLINE":
             option = "set" if name == "settings" else name.replace("_", "-")
-            raise ValueError(f"`--{option}` must not be given with {'--data' if data else 'a METHOD of the paper'}")
+            raise ValueError(f"`--{option}` must not be given with {given}")
 
 
 def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[int], *engine: Any) -> None:
@@ -491,7 +506,7 @@ def _run_folder(given: dict[str, Any], variants: list[str] | None, seeds: list[i
     from scaleconv.experiments.compare import Request, run_compare
     from scaleconv.experiments.engine import open_engine
 
-    request = Request(**{name: given[name] for name in Request.__struct_fields__})
+    request = Request(**{name: given[name] for name in Request.__struct_fields__ if name in given})
     with open_engine(*engine) as where:
         for line in run_compare(request, variants, seeds, where):
             typer.echo(line)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from rich.console import Console
@@ -25,10 +26,10 @@ from ..ops.checks import check_count
 from .checkpoint import load
 from .display import ProgressDisplay
 from .engine import Engine
-from .items import Experiment, Point, Run, check_name, plan_runs
+from .items import Experiment, Point, Run, check_name, merge, read_toml
 from .measures import TEST_SCALES
-from .methods import COMPARED, OWN
-from .page import mean_accuracy, recipe, summary_text, title, write_page
+from .methods import COMPARED, METHODS, OWN
+from .page import BASELINE, mean_accuracy, recipe, summary_text, title, write_page
 from .processes import agreed, is_first
 from .records import Record
 from .run import Options, check_runs, run_experiment
@@ -148,10 +149,50 @@ def own_item(name: str, methods: list[str], seeds: list[int], point: Point) -> E
     )
 
 
+class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A comparison in a file: what all methods share, and by name what each of them changes.
+
+    Attributes:
+        network, training: keys of `NetworkSettings` and of `TrainingSettings`.
+        methods: tables of these two. One of them, `plain`, is what the others are compared with.
+    """
+
+    network: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    methods: dict[str, dict[str, Any]]
+
+    def settings(self, file: str) -> dict[str, tuple[NetworkSettings, TrainingSettings]]:
+        """Of each method.
+
+        Raises:
+            ValueError: a key or a value is wrong, a name is, or there is no `plain` method.
+        """
+        if BASELINE not in self.methods:
+            raise ValueError(f"`methods` must have {BASELINE}, got {', '.join(self.methods) or 'none'}, in {file}")
+        found = {}
+        for name, changes in self.methods.items():
+            if name in METHODS and name != BASELINE:
+                raise ValueError(f"`methods` must have names of their own, got {name}, in {file}")
+            table = merge({"network": {**self.network}, "training": {**self.training}}, changes)
+            read(_Sections, table, f"[methods.{check_name(name)}] of {file}")
+            where = f"{file}, [methods.{name}]"
+            sections = read(NetworkSettings, table["network"], where), read(TrainingSettings, table["training"], where)
+            found[name] = sections
+        if (variant := found[BASELINE][0].variant) != BASELINE:
+            raise ValueError(f"`methods.{BASELINE}.network.variant` must be {BASELINE}, got {variant}, in {file}")
+        return found
+
+
+class _Sections(Struct, frozen=True, forbid_unknown_fields=True):
+    network: dict[str, Any]
+    training: dict[str, Any]
+
+
 class Request(Struct, frozen=True, kw_only=True):
     """What the command line asks for, as it was typed: lists are names or numbers separated by commas."""
 
     data: Path
+    plan: Path | None = None
     task: str
     model: str | None
     scales: str | None
@@ -231,25 +272,21 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
 
     Everything that was typed is checked before the first image is read.
     """
-    network, training = request.network(), request.training()
+    asked = _planned(request) if request.plan else _asked(request, methods)
+    networks = [network for network, _ in asked.values()]
     folder = request.results / check_name(request.name)
-    if methods is None and "scale" in training.augment:
-        raise ValueError("`augment` must not hold scale, got scale: with and without it is what is compared")
-    names = list(COMPARED) if methods is None else list(methods)
-    for name in names:
-        if name not in OWN:
-            raise ValueError(f"`variant` must be some of {', '.join(OWN)}, got {name!r}")
     device = engine.device(request.device)
     check_count("workers", request.workers, least=0)
     if is_first():
         check_folder(folder)
-    images = request.load(network)
-    if "scale" in training.augment:
-        names = [name if name.endswith("-scale") else f"{name}-scale" for name in names]
-    check_channels(folder_data(images), network)
-    point = Point(own_settings(folder_data(images), network, training))
-    item = own_item(request.name, list(dict.fromkeys(names)), list(seeds), point)
-    runs = plan_runs(item)
+    images = request.load(networks[0])
+    data = folder_data(images)
+    for network in networks:
+        check_channels(data, network)
+    points = {name: Point(own_settings(data, *sections)) for name, sections in asked.items()}
+    runs = [Run(name, point, 0, seed) for seed in seeds for name, point in points.items()]
+    known = [name for name in points if name in METHODS]
+    item = own_item(request.name, known, list(seeds), points[known[0]])
     options = Options(device, None, images, request.workers, request.tensorboard)
     check_runs(runs, folder, options)
     if is_first():
@@ -258,7 +295,7 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
         _ = part.kept  # decoded once: a set that is small enough travels with the runs
     started = time.perf_counter()
     with ProgressDisplay(Console(stderr=True, quiet=not is_first())) as display:
-        records = run_experiment(item, folder, options, watcher=display, engine=engine)
+        records = run_experiment(item, folder, options, watcher=display, engine=engine, runs=runs)
     if not is_first():
         return
     places = {run.name: place for place, run in enumerate(runs)}
@@ -269,6 +306,30 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
     yield f"\n{summary_text(records)}"
     yield f"\n{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, written))}"
     yield from (recipe(record, folder) for record in records)
+
+
+def _asked(request: Request, methods: Sequence[str] | None) -> dict[str, tuple[NetworkSettings, TrainingSettings]]:
+    """The methods that the options name, which all have the same settings."""
+    network, training = request.network(), request.training()
+    if methods is None and "scale" in training.augment:
+        raise ValueError("`augment` must not hold scale, got scale: with and without it is what is compared")
+    names = list(COMPARED) if methods is None else list(methods)
+    for name in names:
+        if name not in OWN:
+            raise ValueError(f"`variant` must be some of {', '.join(OWN)}, got {name!r}")
+    if "scale" in training.augment:
+        names = [name if name.endswith("-scale") else f"{name}-scale" for name in names]
+    return dict.fromkeys(names, (network, training))
+
+
+def _planned(request: Request) -> dict[str, tuple[NetworkSettings, TrainingSettings]]:
+    """The methods of a file."""
+    assert request.plan is not None
+    check_task(request.task)
+    found = read(Plan, read_toml(request.plan), request.plan.name).settings(request.plan.name)
+    for network, _ in found.values():
+        check_network(network.name, request.task, network.maps, network.blocks)
+    return found
 
 
 def _parts(text: str | None) -> list[str]:

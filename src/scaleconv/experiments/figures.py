@@ -25,8 +25,19 @@ from .methods import TITLES
 from .records import Record
 from .tables import Line, Panel, make_panels, relative_change, signed_percent
 
+PALETTE = ("#cc3311", "#aa7700", "#228833", "#aa3377", "#66ccee", "#332288", "#999933", "#ee6677", "#004488", "#777777")
+
+
+class Colours(dict[str, str]):
+    """Of methods and layers; a method of a user's own gets the next of `PALETTE` when it is first drawn."""
+
+    def __missing__(self, model: str) -> str:
+        own = len(self) - len(FIXED)
+        return self.setdefault(model, PALETTE[own % len(PALETTE)])
+
+
 # By colour, the methods and layers that have it: no two that are compared have the same.
-COLOURS = {
+FIXED = {
     name: colour
     for colour, names in {
         "#4477aa": ("convnet", "cnn", "plain", "conv2d"),
@@ -55,6 +66,7 @@ COLOURS = {
     }.items()
     for name in names
 }
+COLOURS = Colours(FIXED)
 MARKERS = {
     **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn"), "s"),
     **dict.fromkeys(("hierarchical", "unet", "cropped_cnn"), "^"),

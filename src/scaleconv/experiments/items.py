@@ -190,7 +190,7 @@ class Run:
     def title(self) -> str:
         at = f", {self.point.title}" if self.point.title else ""
         repeat = f"seed {self.seed}" if isinstance(self.settings.data, FolderData) else f"fold {self.fold}"
-        return f"{TITLES[self.model]}{at}, {repeat}"
+        return f"{TITLES.get(self.model, self.model)}{at}, {repeat}"
 
     @property
     def config(self) -> dict[str, Any]:
@@ -267,12 +267,22 @@ class _Keys(Struct):
 
 
 def _read_file(file: Traversable) -> Table:
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file.name} is not valid TOML ({brief(error)})") from None
+    table = read_toml(file)
     read(_Keys, table, file.name)
     return table
+
+
+def read_toml(file: Traversable | Path) -> Table:
+    """The tables of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file.name} is not valid TOML ({brief(error)})") from None
 
 
 CONFIGS = resources.files("scaleconv").joinpath("configs")
@@ -296,18 +306,18 @@ def load_item(item: str, preset: str = "paper", overrides: Mapping[str, Any] | N
     changes, where = _nested(overrides or {}), f"{item}.toml"
     if preset not in presets:
         raise ValueError(f"`preset` must be one of {brief(', '.join(presets))}, got {preset!r}, in {where}")
-    _merge(table, presets[preset])
+    merge(table, presets[preset])
     if item in STUDIES:
-        _merge(table, changes)
+        merge(table, changes)
         study: Item = read(STUDIES[item], {**table, "item": item, "preset": preset}, where)
         return study
     if "epochs" in changes:
         epochs = changes.pop("epochs")
-        changes = _merge({section: {"epochs": epochs} for section in TRAINED}, changes)
+        changes = merge({section: {"epochs": epochs} for section in TRAINED}, changes)
     points = changes.pop("points", table.pop("points", [{}]))
     if not isinstance(points, list):
         raise ValueError(f"`points` in {where} must be a list of tables, got {brief(points)}")
-    _merge(table, changes)
+    merge(table, changes)
     base = {section: table.pop(section, {}) for section in SECTIONS}
     read(Settings, _with_source(base), where)  # refused here, by name, rather than at each point
     changed = {section: changes.get(section, {}) for section in SECTIONS}
@@ -364,8 +374,8 @@ def _read(item: str) -> tuple[Table, Table]:
     if "base" not in table:
         return table, presets
     base, base_presets = _read(table.pop("base"))
-    inherited = {name: _merge(_settings(base_presets.get(name, {})), preset) for name, preset in presets.items()}
-    return _merge(_settings(base), table), inherited
+    inherited = {name: merge(_settings(base_presets.get(name, {})), preset) for name, preset in presets.items()}
+    return merge(_settings(base), table), inherited
 
 
 def _settings(table: Table) -> Table:
@@ -381,7 +391,7 @@ def _with_source(settings: Table) -> Table:
 def _point(point: Any, base: Table, changes: Table, where: str) -> Table:
     if not isinstance(point, Mapping) or not isinstance(point.get("set", {}), Mapping):
         raise ValueError(f"`points` in {where} must be tables with a table `set`, got {brief(point)}")
-    settings = _merge(_merge(copy.deepcopy(base), _nested(point.get("set", {}))), changes)
+    settings = merge(merge(copy.deepcopy(base), _nested(point.get("set", {}))), changes)
     return {**{key: value for key, value in point.items() if key != "set"}, "settings": _with_source(settings)}
 
 
@@ -391,14 +401,15 @@ def _nested(flat: Mapping[str, Any]) -> Table:
         change = value
         for part in reversed(key.split(".")):
             change = {part: change}
-        _merge(table, change)
+        merge(table, change)
     return table
 
 
-def _merge(table: Table, change: Mapping[str, Any]) -> Table:
+def merge(table: Table, change: Mapping[str, Any]) -> Table:
+    """Put a table on top of another, key by key."""
     for key, value in change.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), dict):
-            _merge(table[key], value)
+            merge(table[key], value)
         else:
             table[key] = copy.deepcopy(value)
     return table

@@ -80,8 +80,8 @@ UNSCALED = ("cnn", "cropped_cnn", "deep_cnn")  # plain networks that `scales` do
 
 
 def settings_of(name: str, settings: Settings) -> Settings:
-    """The settings of a method's runs."""
-    if name in UNSUPERVISED:
+    """The settings of a method's runs; of one that is not in `METHODS`, as they are."""
+    if name in UNSUPERVISED or name not in METHODS:
         return settings
     method, training = METHODS[name], settings.training
     if method.rescaled and "scale" not in training.augment:
