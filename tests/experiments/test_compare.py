@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import asdict
 
 from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image, write_masks
 from scaleconv.experiments import compare, load, read_records
+from scaleconv.experiments.items import read_toml
 from scaleconv.experiments.methods import COMPARED
+from scaleconv.experiments.settings import read
 from scaleconv.experiments.trainer import Trainer
+from scaleconv.models import Images, make_network
 
+ROOT = Path(__file__).parents[2]
 TINY = ("--model", "convnet", "--scales", "0.8,1,1.25", "--epochs", "1", "--device", "cpu")
 
 
@@ -178,6 +183,13 @@ def test_what_is_wrong_in_a_plan_is_one_line(run, images, tmp_path, changed, mes
     task = ("--task", "segmentation") if "unet" in changed[1] else ()
     refused(run("compare", "--data", images, "--plan", "own.toml", *task), message)
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "plans").glob("*.toml")), ids=lambda file: file.stem)
+def test_the_networks_of_every_plan_can_be_made(file):
+    for network, _ in read(compare.Plan, read_toml(file), file.name).settings(file.name).values():
+        made = make_network(Images((32, 32), 3, 5), **asdict(network)).eval()
+        assert made(torch.rand(1, 3, 32, 32)).shape == (1, 5)
 
 
 def test_options_that_a_plan_decides_are_refused_with_one(run, images, tmp_path):
