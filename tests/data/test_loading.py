@@ -113,6 +113,9 @@ def test_crop_keeps_the_middle_and_letterbox_keeps_everything(tmp_path):
     assert decode(path, 1, (20, 20), "crop").unique().tolist() == [255]
     boxed = decode(path, 1, (60, 60), "letterbox")
     assert torch.equal(boxed[0], torch.from_numpy(pixels[:1]).expand(60, -1))  # the edge is repeated above and below
+    colours = np.dstack([pixels, 255 - pixels, pixels // 5])
+    boxed = decode(save(tmp_path / "colours.png", colours), 3, (60, 60), "letterbox")
+    assert torch.equal(boxed, torch.from_numpy(colours[:1].transpose(2, 0, 1).copy()).expand(-1, 60, -1))
 
 
 def test_images_of_one_size_keep_it_and_others_need_a_decision(tmp_path):
