@@ -22,9 +22,18 @@ from scaleconv.experiments.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from scaleconv.experiments.methods import config_of, of_weights
+from scaleconv.experiments.settings import Settings, TrainingSettings
 
 HISTORY = [Epoch(1, 2.0, None, 0.5), Epoch(2, 1.0, 10.0, 0.5, 20.0)]
-RUN = {"model": "convnet", "fold": 0, "config": {"training": {"epochs": 3}}}
+
+
+def run_of(epochs):
+    settings = Settings(training=TrainingSettings(epochs=epochs))
+    return {"model": "convnet", "fold": 0, "config": of_weights("convnet", config_of("convnet", settings))}
+
+
+RUN = run_of(3)
 TENSORS = {
     "weight": torch.tensor([[0.1, -0.0, torch.inf], [torch.nan, 1e-45, 3.0]]),
     "steps": torch.tensor(7),
@@ -52,6 +61,13 @@ def test_a_checkpoint_is_read_back_bit_for_bit(tmp_path):
         assert (found.tensors[name].dtype, found.tensors[name].shape) == (tensor.dtype, tensor.shape)
         before, after = (each.reshape(-1).view(torch.uint8).tolist() for each in (tensor, found.tensors[name]))
         assert before == after
+
+
+def test_a_setting_that_there_was_not_yet_is_taken_to_be_its_default(tmp_path):
+    network = {key: value for key, value in RUN["config"]["network"].items() if key != "blocks"}
+    before = {**RUN, "config": {**RUN["config"], "network": network}}
+    write_checkpoint(tmp_path / "a", Checkpoint(before, HISTORY, TENSORS))
+    assert before != read_checkpoint(tmp_path / "a", RUN).run == RUN
 
 
 def rewrite(path, tensors=None, sign=False, **changes):
@@ -119,7 +135,7 @@ def test_what_is_no_file_is_named(tmp_path):
 
 def test_a_checkpoint_of_other_settings_is_refused_by_the_first_that_differs(path):
     with pytest.raises(ValueError, match=rf"{path.name} .*config.training.epochs was 3, now 4.*delete it"):
-        read_checkpoint(path, {**RUN, "config": {"training": {"epochs": 4}}})
+        read_checkpoint(path, run_of(4))
     with pytest.raises(ValueError, match=r"table1 .*fold was 0, now None.*--name"):
         check_settings("table1", RUN, {"model": "convnet", "config": RUN["config"]})
     check_settings("table1", RUN, json.loads(json.dumps(RUN)))

@@ -185,7 +185,7 @@ def test_what_is_wrong_in_a_plan_is_one_line(run, images, tmp_path, changed, mes
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "plans").glob("*.toml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted((ROOT / "examples" / "plans").glob("*.toml")), ids=lambda file: file.stem)
 def test_the_networks_of_every_plan_can_be_made(file):
     for network, _ in read(compare.Plan, read_toml(file), file.name).settings(file.name).values():
         made = make_network(Images((32, 32), 3, 5), **asdict(network)).eval()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..data.files import atomic_path, refuse_pipes
 from ..models import Classifier, make_network
+from .methods import of_weights
 from .records import Columns, Epoch, checksum
 from .settings import Settings, brief, read
 from .sources import images_of
@@ -76,6 +77,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         run = json.loads(header["run"])
         if not isinstance(run, dict):
             raise ValueError(f"`run` must be a table, got {run!r}")
+        if isinstance(config := run.get("config"), dict) and isinstance(model := run.get("model"), str):
+            run["config"] = of_weights(model, config)  # with the settings that there were not yet
         return Checkpoint(run, read(Columns, json.loads(header["history"]), "its history").history(), tensors)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Folders of photographs for `scaleconv compare`, from data sets as they are published.
 
-    python benchmarks/photographs.py signs gtsrb photos/signs
-    scaleconv compare --data photos/signs --resize 32 --plan benchmarks/plans/signs.toml --name signs --seeds 5
+    python examples/photographs.py signs gtsrb photos/signs
+    scaleconv compare --data photos/signs --resize 32 --plan examples/plans/signs.toml --name signs --seeds 5
 
 - `signs`: German traffic signs (gtsrb/CLASS/TRACK_FRAME.png). A quarter of the tracks of each class is tested on.
 - `far-signs`: the same tracks, every sign at its own size in the middle of a canvas, its edge repeated. Signs of up to
