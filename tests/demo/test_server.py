@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -137,17 +137,26 @@ def test_a_name_that_leads_here_from_elsewhere_is_refused(page, host):
     assert {ask(page, "/", method="GET", Host=host)[0] for host in ("localhost:1", "[::1]:1", "127.0.0.1")} == {200}
 
 
+def ask_unread(page, path, make_body, **headers):
+    """An answer to a body that is not read to its end: with bytes unread, a closed connection may lose it."""
+    for _ in range(10):
+        with suppress(ConnectionError):
+            return ask(page, path, make_body(), **headers)
+    return "always lost"
+
+
 def test_a_body_beyond_its_limit_is_refused_and_never_held(page):
     before = int(Path("/proc/self/statm").read_text().split()[1])
     for path, size in (("/api/curve", 2**16), ("/api/picture", 2**23)):
         assert ask(page, path, bytes(size))[0] == 400
-        assert ask(page, path, bytes(size + 1)) == (413, "Content Too Large")
-        assert ask(page, path, iter([bytes(size), b"1"])) == (413, "Content Too Large")  # in chunks, of no length
-    blocks = (bytes(10**5) for _ in range(1000))
-    assert ask(page, "/api/picture", blocks, **{"Content-Length": str(10**8)}) == (413, "Content Too Large")
+        for body in (lambda: bytes(size + 1), lambda: iter([bytes(size), b"1"])):  # noqa: B023  # in chunks, of no length
+            assert ask_unread(page, path, body) == (413, "Content Too Large")
+    length = {"Content-Length": str(10**8)}
+    answer = ask_unread(page, "/api/picture", lambda: (bytes(10**5) for _ in range(1000)), **length)
+    assert answer == (413, "Content Too Large")
     assert int(Path("/proc/self/statm").read_text().split()[1]) - before < 40 * 256  # pages: 40 MB
     for length in ("-5", "x", "9" * 5000):
-        assert ask(page, "/api/curve", b"{}", **{"Content-Length": length})[0] == 400
+        assert ask_unread(page, "/api/curve", lambda: b"{}", **{"Content-Length": length})[0] == 400
 
 
 def test_a_server_for_everyone_has_any_name(pairs):
