@@ -327,10 +327,20 @@ def test_training_ends_when_the_loss_has_settled(tmp_path):
 
 
 def test_the_folds_of_an_rbm_are_trained_at_once_and_tested_once(tmp_path):
+    diary = Diary()
     changes = {"models": ["rbm", "pixels"], "rbm.hidden": 4, "epochs": 2, "softmax.penalties": [0.1, 0.01]}
-    records = {record.name: record for record in run_experiment(experiment(**changes), tmp_path / "features")}
+    records = {
+        record.name: record for record in run_experiment(experiment(**changes), tmp_path / "features", watcher=diary)
+    }
     assert list(records) == ["pixels-fold0-seed0", "pixels-fold1-seed0", "rbm-fold0-seed0", "rbm-fold1-seed0"]
     rbm, pixels = records["rbm-fold1-seed0"], records["pixels-fold1-seed0"]
+    assert sorted(diary.begun) == [
+        *((f"RBM, fold {fold}", 2, 0) for fold in (0, 1)),
+        *((f"Softmax on pixels, fold {fold}", 1, 0) for fold in (0, 1)),
+    ]
+    assert {(title, epoch) for title, epoch, _ in diary.advanced} == {
+        (f"RBM, fold {k}", n) for k in (0, 1) for n in (1, 2)
+    }
     assert [entry.test_error for entry in rbm.history] == [None, rbm.error]
     assert rbm.seconds > sum(entry.seconds for entry in rbm.history)  # with the choice of its classifier
     assert (rbm.runs_together, rbm.parameters, len(pixels.history), pixels.runs_together) == (
