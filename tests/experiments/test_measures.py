@@ -25,6 +25,7 @@ from scaleconv.experiments.measures import (
     measure_cost,
     register,
     score,
+    step_time,
 )
 from scaleconv.experiments.records import Series
 from scaleconv.experiments.settings import MeasureSettings
@@ -184,7 +185,7 @@ def test_what_a_step_keeps_is_counted_by_hand_and_the_network_stays_as_it_was():
 
 @pytest.mark.parametrize("batch", [4, 100])
 def test_cost_is_of_one_image_in_a_batch_of_the_size_in_training(batch, monkeypatch):
-    network, seen, clock = tiny(), [], iter([40.0, 10.0, 5000.0, 20.0, 30.0])
+    network, seen, clock = tiny(), [], iter([40.0, 10.0, 5000.0, 20.0, 30.0, 5.0, 1.0, 3.0, 2.0, 900.0])
     network.register_forward_pre_hook(lambda module, given: seen.append((len(given[0]), module.training)))
 
     def timed(call, device):
@@ -198,9 +199,25 @@ def test_cost_is_of_one_image_in_a_batch_of_the_size_in_training(batch, monkeypa
         "macs": 384.0,
         "kept_mib": pytest.approx((4 * (36 + 32 + 3) + 8 + 4 / count) / 2**20),
         "ms": pytest.approx(30 / count),
+        "step_ms": 3.0,
     }
-    assert seen == [(1, False), *[(count, False)] * 6, (count, True)]  # counted, warm, timed five times; a step
+    steps = [(count, True)] * 7  # for the memory, warm, and timed five times
+    assert seen == [(1, False), *[(count, False)] * 6, *steps]  # counted, warm, timed five times
     assert network.training
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_a_timed_step_is_in_the_precision_of_training_and_leaves_nothing(precision, dtype, monkeypatch):
+    network, seen = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3)).eval(), []
+    network[0].register_forward_hook(lambda module, given, output: seen.append((output.dtype, module.training)))
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    clock = iter([1.0, 9.0, 2.0, 8.0, 3.0])
+    monkeypatch.setattr(measures, "milliseconds", lambda call, device: (call(), next(clock))[1])
+    assert step_time(network, torch.rand(5, 1, 4, 4), torch.zeros(5, dtype=torch.long), precision) == 3.0
+    assert seen == [(dtype, True)] * 6
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert not any(module.training for module in network.modules())
+    assert all(parameter.grad is None for parameter in network.parameters())
 
 
 # The measures of items.

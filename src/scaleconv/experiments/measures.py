@@ -6,7 +6,8 @@ method, unless `tables.py` arranges it otherwise. The mean of a series called `t
 run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.order import Order
-from ..data.rescale import rescale
+from ..data.rescale import IGNORE, rescale
 from ..metrics import equivariance_error, invariance_scores, top_mean
 from ..models import Classifier
 from ..nn import SIConv2d
@@ -121,12 +122,13 @@ def _test_order(examples: Examples, device: torch.device) -> list[list[int]]:
     return batches
 
 
-def measure_cost(network: Classifier, examples: Examples, batch: int) -> dict[str, float]:
+def measure_cost(network: Classifier, examples: Examples, batch: int, precision: str = "float32") -> dict[str, float]:
     """What a network costs on a batch of images.
 
     Returns:
         Of one image: `macs`, multiply-accumulate operations; `kept_mib`, what a training step keeps for the backward
-        pass; `ms`, the time to classify it, in the batch, the median of 5. On a GPU also `peak_mib`, the most memory
+        pass; `ms`, the time to classify it, in the batch. Of the batch: `step_ms`, the time of a forward and a backward
+        pass in training, in the precision of that. Times are medians of 5. On a GPU also `peak_mib`, the most memory
         that was taken since the run began.
     """
     indices = Order(examples.sizes, batch, 0, 0).of_pass(1)[0].tolist()
@@ -140,6 +142,7 @@ def measure_cost(network: Classifier, examples: Examples, batch: int) -> dict[st
         "macs": float(operations),
         "kept_mib": kept_bytes(network, images, torch.zeros_like(labels)) / 2**20 / len(images),
         "ms": median(times) / len(images),
+        "step_ms": step_time(network, images, labels, precision),
     }
     if device.type == "cuda":
         cost["peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
@@ -182,16 +185,37 @@ def kept_bytes(network: nn.Module, images: Tensor, labels: Tensor) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    with in_training(network), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        F.cross_entropy(network(images), labels)
+    return sum(kept.values())
+
+
+def step_time(network: nn.Module, images: Tensor, labels: Tensor, precision: str) -> float:
+    """Milliseconds of a forward and a backward pass in training, called; the median of 5."""
+    device = images.device
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            logits = network(images)
+        loss = F.cross_entropy(logits.float(), labels, ignore_index=IGNORE)
+        torch.autograd.grad(loss, list(network.parameters()))
+
+    with in_training(network):
+        step()  # warm
+        return median(milliseconds(step, str(device)) for _ in range(TIMINGS))
+
+
+@contextmanager
+def in_training(network: nn.Module) -> Iterator[None]:
+    """Training mode with all gradients, of which nothing is left in the end."""
     needed = {parameter: parameter.requires_grad for parameter in network.parameters()}
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     with evaluating(network), torch.enable_grad():  # which puts back the mode of every module
         network.train().requires_grad_()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            F.cross_entropy(network(images), labels)
+        yield
     network.load_state_dict(state)  # running means and the like
     for parameter, need in needed.items():
         parameter.requires_grad_(need)
-    return sum(kept.values())
 
 
 def by_size(tally: Tally, sides: Sequence[int], groups: int = 4) -> tuple[list[float], list[float]]:

@@ -98,17 +98,19 @@ def difference_tables(records: Sequence[Record]) -> list[Table]:
 
 def cost_table(records: Sequence[Record]) -> Table:
     """What each method costs: parameters, operations and memory are counted, times are means over the seeds."""
-    peak = ("peak MiB of the GPU in training",) if "peak_mib" in records[0].cost else ()
-    header = ("method", "parameters", "million MACs / image", "MiB kept for backward / image", *peak)
+    optional = {"step_ms": "ms / training step", "peak_mib": "peak MiB of the GPU in training"}
+    shown = [key for key in optional if key in records[0].cost]
+    header = ("method", "parameters", "million MACs / image", "MiB kept for backward / image")
     rows = []
     for model in models_of(records):
         own = of_model(records, model)
         cost = {name: fmean(record.cost[name] for record in own) for name in own[0].cost}
         counts = (f"{own[0].parameters:,}", f"{cost['macs'] / 1e6:,.1f}", f"{cost['kept_mib']:.3g}")
-        memory = (f"{cost['peak_mib']:.0f}",) if peak else ()
         seconds = (fmean(record.seconds_per_epoch for record in own), fmean(record.seconds for record in own))
-        rows.append((title(model), *counts, *memory, *(f"{each:.3g}" for each in (*seconds, cost["ms"]))))
-    return Table("Cost", (*header, "s / epoch", "s in all", "ms / image"), rows)
+        times = (*seconds, cost["ms"], *(cost[key] for key in shown))
+        rows.append((title(model), *counts, *(f"{each:,.0f}" if each >= 1000 else f"{each:.3g}" for each in times)))
+    columns = ("s / epoch", "s in all", "ms / image", *(optional[key] for key in shown))
+    return Table("Cost", (*header, *columns), rows)
 
 
 def verdict(records: Sequence[Record]) -> str:

@@ -327,7 +327,8 @@ def _finish(run: Run, trainer: Trainer, history: list[Epoch], together: int, dev
     network.load_state_dict(trainer.tested.state_dict())
     series = _measured(run, network, trainer.source, _scorer(trainer))
     own = isinstance(run.settings.data, FolderData) and trainer.fabric.is_global_zero
-    cost = measure_cost(network, trainer.source.test, trainer.settings.batch) if own else {}
+    recipe = trainer.settings
+    cost = measure_cost(network, trainer.source.test, recipe.batch, recipe.precision) if own else {}
     parameters = sum(parameter.numel() for parameter in network.parameters())
     outcome = _outcome(run, history, network.state_dict(), parameters, together, device, series, cost)
     if (world := trainer.fabric.world_size) > 1:
