@@ -188,6 +188,15 @@ def test_patterns_choose_by_name():
     assert swapped(convert(network(), first=2, exclude="stem")) == ["body.0", "body.1"]
 
 
+@pytest.mark.parametrize(("last", "count"), [(1, 1), (2, 2), (0.3, 2), (0.5, 2), (0.51, 3), (4, 4), (0.01, 1)])
+def test_the_last_layers_are_a_number_or_a_share_of_those_that_are_chosen(last, count):
+    layers = nn.Sequential(
+        *[nn.Conv2d(1, 1, 3) for _ in range(2)], nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 3), nn.Conv2d(1, 1, 5)
+    )
+    assert swapped(convert(layers, last=last)) == ["0", "1", "3", "4"][4 - count :]
+    assert swapped(convert(layers, last=1, exclude="4")) == ["3"]
+
+
 def test_each_layer_takes_the_scales_of_the_first_pattern_that_matches_it():
     network = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(3)))
     converted = convert(network, scales={"0": (1, 2), "[01]": (0.5, 1)})
@@ -345,6 +354,13 @@ def test_a_parametrization_can_be_removed_from_a_swapped_layer():
         ({"first": 3}, ValueError, r"`first` must be from 1 to the number of chosen layers \(=2\), got 3"),
         ({"antialias": "no"}, TypeError, "`antialias` must be True or False, got 'no'"),
         ({"first": True}, TypeError, "`first` must be an integer or None, got True"),
+        ({"last": True}, TypeError, "`last` must be an integer, a share or None, got True"),
+        ({"last": "1"}, TypeError, "`last` must be an integer, a share or None, got '1'"),
+        ({"last": 3}, ValueError, r"`last` must be from 1 to the number of chosen layers \(=2\), got 3"),
+        ({"last": 1.5}, ValueError, "`last` must be a number of layers, or a share between 0 and 1, got 1.5"),
+        ({"last": 1.0}, ValueError, "`last` must be a number of layers, or a share between 0 and 1, got 1.0"),
+        ({"last": float("nan")}, ValueError, "`last` must be a number of layers, or a share between 0 and 1, got nan"),
+        ({"first": 1, "last": 1}, ValueError, r"`first` \(=1\) and `last` \(=1\) must not both be given"),
         ({"inplace": "no"}, TypeError, "`inplace` must be True or False, got 'no'"),
         ({"where": []}, TypeError, "`where` must be a function of a name and a layer, got list"),
         ({"exclude": "*"}, ValueError, r"`model` \(=Block\) must hold a convolution that `include`, `exclude`"),

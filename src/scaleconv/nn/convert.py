@@ -5,6 +5,7 @@ parameters, hooks, mode, and all references to it. What it is given on top, its 
 """
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -36,6 +37,7 @@ class Options(TypedDict, total=False):
     include: Patterns
     exclude: Patterns
     first: int | None
+    last: float | None
     scales: Scales
     antialias: bool | None
     where: Where | None
@@ -59,6 +61,7 @@ def convert(
     include: Patterns = "*",
     exclude: Patterns = (),
     first: int | None = None,
+    last: float | None = None,
     scales: Scales = DEFAULT_SCALES,
     antialias: bool | None = None,
     where: Where | None = None,
@@ -85,7 +88,8 @@ def convert(
     Args:
         model: a network, or a single convolution.
         include, exclude: names of layers, or patterns of names with `*`, `?` and `[…]`; `*` matches dots, too.
-        first: how many of the chosen layers to swap, counted in the order of `named_modules`; None for all.
+        first: how many of the chosen layers to swap, in the order of `named_modules`; None for all.
+        last: how many to swap from the other end; or which share of them, below 1 and rounded up.
         scales: of the new layers; or {pattern: scales}, where the first pattern that matches a name counts, and a layer
             that none matches stays as it is.
         antialias: of the new layers; None keeps that of layers which are scale-invariant already, False for others.
@@ -109,6 +113,8 @@ def convert(
         ['SIConv2d', 'ReLU', 'Conv2d', 'SIConv2d']
         >>> convert(network, scales={"0": (1, 2), "*": (0.5, 1, 2)})[3].scales
         (0.5, 1.0, 2.0)
+        >>> [type(layer).__name__ for layer in convert(network, last=0.3, scales=(0.71, 1, 1.41))]
+        ['Conv2d', 'ReLU', 'Conv2d', 'SIConv2d']
     """
     check_module(model)
     included, excluded = _patterns("include", include), _patterns("exclude", exclude)
@@ -121,7 +127,8 @@ def convert(
     names = [name for name, layer in model.named_modules() if isinstance(layer, Plain)]
     network = model if inplace else copy_network(model)
     if like is not None:
-        if (include, tuple(exclude), first, scales, antialias, where) != ("*", (), None, DEFAULT_SCALES, None, None):
+        choice = (include, tuple(exclude), first, last, scales, antialias, where)
+        if choice != ("*", (), None, None, DEFAULT_SCALES, None, None):
             raise ValueError("`like` says which layers have which scales: give it without other choices")
         return _convert_like(network, conversion(like) if isinstance(like, nn.Module) else like)
     for argument, patterns in (("include", included), ("exclude", excluded), ("scales", list(by_pattern))):
@@ -153,7 +160,7 @@ def convert(
             f"`model` (={type(model).__name__}) must hold a convolution that `include`, `exclude`, `scales`, `where` "
             "choose" + (f" and that can be swapped ({listed})" if unfit else "") + _left_alone(network, sizes)
         )
-    for layer, wanted in list(chosen.values())[: _check_first(first, len(chosen))]:
+    for layer, wanted in list(chosen.values())[_window(first, last, len(chosen))]:
         _swap(layer, wanted, antialias)
     refuse_folding(network)
     if unfit:
@@ -370,13 +377,22 @@ def copy_network(model: Network) -> Network:
     return copy.deepcopy(model, memo)
 
 
-def _check_first(first: int | None, chosen: int) -> int:
-    if first is None:
-        return chosen
-    count = as_integer(first, f"`first` must be an integer or None, got {first!r}")
-    if not 1 <= count <= chosen:
-        raise ValueError(f"`first` must be from 1 to the number of chosen layers (={chosen}), got {first}")
-    return count
+def _window(first: int | None, last: float | None, chosen: int) -> slice:
+    """Which of so many layers `first` and `last` mean."""
+    if first is not None and last is not None:
+        raise ValueError(f"`first` (={first}) and `last` (={last}) must not both be given")
+    if isinstance(last, float):
+        if not 0 < last < 1:
+            raise ValueError(f"`last` must be a number of layers, or a share between 0 and 1, got {last}")
+        last = math.ceil(last * chosen)
+    for name, value in (("first", first), ("last", last)):
+        if value is None:
+            continue
+        count = as_integer(value, f"`{name}` must be an integer{', a share' * (name == 'last')} or None, got {value!r}")
+        if not 1 <= count <= chosen:
+            raise ValueError(f"`{name}` must be from 1 to the number of chosen layers (={chosen}), got {count}")
+        return slice(0, count) if name == "first" else slice(chosen - count, chosen)
+    return slice(None)
 
 
 def _patterns(name: str, patterns: Patterns) -> list[str]:
