@@ -151,6 +151,7 @@ class NetworkSettings(Section, frozen=True):
         scales: of `converted`, of `pyramid`, and of networks that have a pyramid of their own.
         layers: patterns such as `stages.*`: `converted` and its controls change the layers whose names match one.
             Empty: all over 1×1.
+        last: the share of those layers that is changed, from the end of the network; 0 for all of them.
         second_scales: of the second layer of a converted ConvNet; `scales` if empty.
         antialias: whether layers and pyramids average pixels where they shrink an image.
         align, border: rules of converted layers, as `DirectSIConv2d` has them; the defaults are those of `SIConv2d`.
@@ -168,6 +169,7 @@ class NetworkSettings(Section, frozen=True):
     variant: Literal["plain", "converted", "pyramid", "dilated", "branches"] = "plain"
     scales: tuple[float, ...] = DEFAULT_SCALES
     layers: tuple[str, ...] = ()
+    last: Share = 0.0
     second_scales: tuple[float, ...] = ()
     antialias: bool = False
     align: Literal["exact", "up", "down"] = "exact"

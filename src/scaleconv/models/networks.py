@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from math import ceil
 from typing import Any
 
 import torch
@@ -170,7 +171,8 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
     elif variant == "pyramid":
         network = _pyramid(network, images, options)
     elif variant in CONTROLS:
-        CONTROLS[variant](_chosen(network, name, options["layers"]))
+        layers, share = _chosen(network, name, options["layers"]), options["last"] or 1.0
+        CONTROLS[variant](layers[-ceil(share * len(layers)) :])
     upsample = options["upsample"]
     return network if upsample == 1 else nn.Sequential(nn.Upsample(scale_factor=upsample), network)
 
@@ -179,7 +181,8 @@ def _converted(network: nn.Module, name: str, options: Options) -> nn.Module:
     _chosen(network, name, options["layers"])
     scales, second = options["scales"], options["second_scales"]
     by_name = {"stages.conv2": second, "*": scales} if second else scales
-    network = convert(network, include=options["layers"] or "*", scales=by_name, antialias=options["antialias"])
+    choice: dict[str, Any] = {"include": options["layers"] or "*", "last": options["last"] or None}
+    network = convert(network, **choice, scales=by_name, antialias=options["antialias"])
     rules = {"align": options["align"], "border": options["border"]}
     return network if rules == {"align": "exact", "border": "absent"} else _with_rules(network, rules)
 
