@@ -192,6 +192,11 @@ def test_the_networks_of_every_plan_can_be_made(file):
         assert made(torch.rand(1, 3, 32, 32)).shape == (1, 5)
 
 
+def test_a_plan_that_cannot_be_read_is_named(run, images, tmp_path):
+    for plan, reason in ((tmp_path / "none.toml", "No such file or directory"), (tmp_path, "Is a directory")):
+        refused(run("compare", "--data", images, "--plan", plan), f"cannot read {plan} ({reason})")
+
+
 def test_options_that_a_plan_decides_are_refused_with_one(run, images, tmp_path):
     (tmp_path / "own.toml").write_text(PLAN)
     for option in (("--model", "convnet"), ("--epochs", "3"), ("--amp",)):

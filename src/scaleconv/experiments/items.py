@@ -281,6 +281,8 @@ def read_toml(file: Traversable | Path) -> Table:
     """
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise type(error)(f"cannot read {file} ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file.name} is not valid TOML ({brief(error)})") from None
 
