@@ -247,6 +247,23 @@ def test_output_that_is_no_terminal_shows_no_progress(monkeypatch):
     assert shown(monkeypatch, terminal=False)[0].strip() == ""
 
 
+def test_a_log_has_a_line_a_minute(monkeypatch):
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("scaleconv.experiments.display.time.perf_counter", lambda: now[0])
+    with ProgressDisplay(Console(file=stream, width=20)) as display:
+        display.plan("compare", 6)
+        display.end("finished before")
+        display.begin("plain, seed 1", 20, 2)
+        for second, epoch, figures in [(20, 3, "loss 2.5"), (61, 5.5, ""), (100, 6, "loss 2"), (122, 8, "loss 1")]:
+            now[0] = float(second)
+            display.advance("plain, seed 1", epoch, figures)
+        display.end("plain, seed 1")
+    assert stream.getvalue().splitlines() == [
+        "compare: 1 of 6 runs; plain, seed 1: 6 of 20 epochs, loss 2.5  0.057 epochs/s",
+        "compare: 1 of 6 runs; plain, seed 1: 8 of 20 epochs, loss 1  0.049 epochs/s",
+    ]
+
+
 def test_colours_are_off_where_they_should_be(monkeypatch):
     colour = r"\x1b\[(?:\d+;)*(?:3[0-7]|38;5;\d+)m"
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a line for the item, and one for each run that is at work."""
+"""Progress on the terminal: a bar for the item, and one for each run that is at work. In a log, a line a minute."""
 
 import time
 from pathlib import Path
@@ -16,11 +16,13 @@ from .processes import is_first
 from .records import Record
 from .run import Options, run_experiment
 
+SECONDS_BETWEEN_LINES = 60.0  # of a log
+
 
 class ProgressDisplay:
     """A `Watcher` that shows epochs, loss, error, rate and time left.
 
-    Finished runs are removed, since an item may have a hundred. Without a terminal it prints nothing.
+    Finished runs are removed, since an item may have a hundred. Without a terminal it prints a line now and then.
     """
 
     def __init__(self, console: Console) -> None:
@@ -29,6 +31,7 @@ class ProgressDisplay:
         self.tasks: dict[str, TaskID] = {}
         self.begun: dict[str, tuple[float, float]] = {}  # when a run began, and after how many epochs
         self.figures: dict[str, str] = {}
+        self.logged = time.perf_counter()  # when a line was printed, or might have been
 
     def __enter__(self) -> "ProgressDisplay":
         self.progress.start()
@@ -49,13 +52,22 @@ class ProgressDisplay:
         self.begun[title] = (time.perf_counter(), done)
 
     def advance(self, title: str, epochs: float, figures: str) -> None:
-        if self.progress.disable or title not in self.tasks:
+        if title not in self.tasks:
             return
-        start, first = self.begun[title]
-        rate = (epochs - first) / max(time.perf_counter() - start, 1e-9)
         self.figures[title] = figures or self.figures.get(title, "")
+        now, (start, first) = time.perf_counter(), self.begun[title]
+        if self.progress.disable and now < self.logged + SECONDS_BETWEEN_LINES:
+            return
+        rate = (epochs - first) / max(now - start, 1e-9)
         shown = f"{self.figures[title]}  {rate:.2g} epochs/s"
         self.progress.update(self.tasks[title], completed=epochs, figures=shown)
+        if self.progress.disable:
+            self.logged = now
+            item, *runs = self.progress.tasks
+            run = next(task for task in runs if task.id == self.tasks[title])
+            line = f"{item.description}: {item.completed:.0f} of {item.total or 0:.0f} runs; {title}: "
+            line += f"{epochs:.0f} of {run.total or 0:.0f} epochs, {shown.strip()}"
+            self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def end(self, title: str) -> None:
         self.progress.advance(self.item)
