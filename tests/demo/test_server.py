@@ -197,7 +197,7 @@ HEAD = b"POST /api/curve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\n"
 
 @pytest.mark.parametrize("text", [b"", HEAD, HEAD + b"\r\n{"], ids=["nothing", "half a head", "half a body"])
 def test_too_many_connections_are_refused_until_the_silent_ones_are_dropped(page, text, monkeypatch):
-    monkeypatch.setattr(server, "SECONDS", 2)
+    monkeypatch.setattr(server, "SECONDS", 6)
     with ExitStack() as opened:
         for _ in range(64):
             opened.enter_context(socket.create_connection(page.socket.getsockname())).sendall(text)
