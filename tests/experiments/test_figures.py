@@ -12,7 +12,18 @@ from matplotlib.image import imread
 from helpers.records import CURVES, record, table_records
 from scaleconv.drawing import make_figure
 from scaleconv.experiments import figures, load_item
-from scaleconv.experiments.figures import COLOURS, draw, draw_filters, draw_inline, draw_panels, make_parts, tile
+from scaleconv.experiments.figures import (
+    COLOURS,
+    FIXED,
+    PALETTE,
+    Colours,
+    draw,
+    draw_filters,
+    draw_inline,
+    draw_panels,
+    make_parts,
+    tile,
+)
 from scaleconv.experiments.methods import METHODS, OWN, PAPERS
 from scaleconv.experiments.tables import Line, Panel, make_panels
 from scaleconv.models import NETWORKS
@@ -181,3 +192,10 @@ def test_weak_filters_are_seen_as_strong_ones_and_those_that_are_zero_are_drawn_
     strong, weak, zero = (imread(tmp_path / f"{name}.png")[..., :3] for name in ("strong", "weak", "zero"))
     assert abs(strong - weak).max() < 0.02
     assert abs(strong - zero).max() > 0.5
+
+
+def test_methods_of_a_plan_have_colours_of_their_own():
+    colours = Colours(FIXED)
+    found = [colours[name] for name in ("late", "deeper", "late", "plain")]
+    assert found == [PALETTE[0], PALETTE[1], PALETTE[0], FIXED["plain"]]
+    assert FIXED["plain"] not in PALETTE

@@ -148,7 +148,8 @@ def test_the_page_has_verdict_rule_figure_tables_and_how_to_load(tmp_path):
     root = SimpleNamespace(root=tmp_path / "photos", classes=("cat", "dog"), skipped=("cat/a.txt is no image",))
     data = SimpleNamespace(folder=root, size=(16, 24), fit="crop", channels=1)
     records = runs("plain", [70, 74])
-    records[1] = replace(records[1], config={**CONFIG, "network": {"name": "my.module:net"}})
+    longer = {**CONFIG["training"], "epochs": 45}
+    records[1] = replace(records[1], config={**CONFIG, "network": {"name": "my.module:net"}, "training": longer})
     paths = page.write_page(records, data, tmp_path)
     assert [path.name for path in paths] == ["page.md", "accuracy.png", "accuracy.svg", "skipped.txt"]
     assert paths[3].read_text() == "cat/a.txt is no image\n"
@@ -157,7 +158,8 @@ def test_the_page_has_verdict_rule_figure_tables_and_how_to_load(tmp_path):
     assert blocks[2].startswith("Rule: of each method, the mean accuracy over all test scales.")
     assert "| 0.5 | 62.0 ± 2.8 |" in blocks[5]
     images = "16 training and 10000 test images of 2 classes, 16×24 pixels (crop), 1 channel; 1 file left out"
-    assert blocks[8].startswith(f"convnet on {images}")
+    assert blocks[8].startswith(f"convnet / my.module:net on {images}")
+    assert "3 / 45 epochs, batch 8, adamw, rate 0.001; cpu" in blocks[8]
     first, second = blocks[-1].splitlines()
     loaded = 'network = scaleconv.experiments.load("weights/plain-fold0-seed0.safetensors")'
     assert first == f"- plain, seed 0: `{loaded}`"

@@ -78,7 +78,7 @@ def fit(
         device: `cpu`, `cuda`, …; `auto` takes a GPU if there is one.
         workers: processes that decode images where they are too many to be kept in memory. Changes the time only.
         tensorboard: whether to log for TensorBoard too, in `folder`/tensorboard.
-        quiet: without a progress bar; there is none without a terminal either.
+        quiet: without a progress bar, and without the line a minute that takes its place where there is no terminal.
 
     Raises:
         ValueError: an argument breaks its rule, the loss became infinite, or the folder holds the same run with other

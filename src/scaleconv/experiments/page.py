@@ -18,7 +18,7 @@ from .figures import FORMATS, draw_panels
 from .measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
 from .methods import TITLES
 from .records import Record, run_file
-from .report import counted, markdown_blocks, numbers, terminal_text, write_text
+from .report import counted, joined, markdown_blocks, numbers, terminal_text, write_text
 from .tables import Panel, Repeat, model_lines, models_of, of_model, paired, panel_table, signed_mean
 
 BASELINE = "plain"
@@ -183,7 +183,11 @@ def write_page(records: Sequence[Record], data: ImageData, folder: Path) -> list
 
 def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
     first = records[0]
-    training, network = first.config["training"], first.config["network"]
+
+    def each(section: str, key: str) -> str:
+        """The values of a setting; a plan may give its methods different ones."""
+        return joined(record.config[section][key] for record in records)
+
     size = "their own sizes" if data.size is None else f"{data.size[0]}×{data.size[1]} pixels ({data.fit})"
     images = first.config["data"]
     channels, threads = counted(data.channels, "channel"), counted(first.environment["threads"], "thread")
@@ -195,10 +199,10 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         RULE.format(measure=measure_name(first).removeprefix("mean ")),
         "![Accuracy at every scale of the test images](accuracy.png)",
         *markdown_blocks(make_page_tables(records)),
-        f"{network['name']} on {images['train']} training and {images['test']} test images of "
+        f"{each('network', 'name')} on {images['train']} training and {images['test']} test images of "
         f"{len(data.folder.classes)} classes, {size}, {channels}; {skipped} left out "
-        f"(skipped.txt). {counted(training['epochs'], 'epoch')}, batch {training['batch']}, {training['optimizer']}, "
-        f"rate {training['learning_rate']:g}; {first.environment['device']}, {threads}. Test images are rescaled about "
+        f"(skipped.txt). {counted(each('training', 'epochs'), 'epoch')}, batch {each('training', 'batch')}, "
+        f"{each('training', 'optimizer')}, rate {each('training', 'learning_rate')}; {first.environment['device']}, {threads}. Test images are rescaled about "
         "their centre on a canvas of the same size, with the edge repeated around smaller ones. The "
         "spread is over seeds of training, on one set of test images.",
         f"Load a network (in the folder of the records):\n\n{weights}",
