@@ -202,7 +202,8 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         f"{each('network', 'name')} on {images['train']} training and {images['test']} test images of "
         f"{len(data.folder.classes)} classes, {size}, {channels}; {skipped} left out "
         f"(skipped.txt). {counted(each('training', 'epochs'), 'epoch')}, batch {each('training', 'batch')}, "
-        f"{each('training', 'optimizer')}, rate {each('training', 'learning_rate')}; {first.environment['device']}, {threads}. Test images are rescaled about "
+        f"{each('training', 'optimizer')}, rate {each('training', 'learning_rate')}; "
+        f"{first.environment['device']}, {threads}. Test images are rescaled about "
         "their centre on a canvas of the same size, with the edge repeated around smaller ones. The "
         "spread is over seeds of training, on one set of test images.",
         f"Load a network (in the folder of the records):\n\n{weights}",
