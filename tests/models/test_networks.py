@@ -118,6 +118,15 @@ def test_a_pyramid_has_the_rules_of_its_settings(levels, size):
     assert make(Images(None, 3), name="resnet18", variant="pyramid").size == "input"
 
 
+def test_the_network_of_a_pyramid_is_converted_where_layers_are_named():
+    both = make(Images((32, 32), 3), name="resnet", variant="pyramid", layers=("stages.2.*",), scales=(0.5, 1))
+    assert isinstance(both, ScaleInvariant)
+    inner = [name for name, module in both.named_modules() if isinstance(module, SIConv2d)]
+    assert [name.removeprefix("module.") for name in inner] == ["stages.2.0.conv1", "stages.2.0.conv2"]
+    plain = make(Images((32, 32), 3), name="resnet", variant="pyramid", scales=(0.5, 1))
+    assert not any(isinstance(module, SIConv2d) for module in plain.modules())
+
+
 def test_a_pyramid_of_a_dense_network_gives_every_pixel():
     averaged = make(SCENES, name="unet", variant="pyramid", antialias=True)
     assert (averaged.antialias, averaged.stride, averaged.offset) == (True, (1, 1), (0, 0))

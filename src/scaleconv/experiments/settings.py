@@ -146,8 +146,9 @@ class NetworkSettings(Section, frozen=True):
     Attributes:
         name: one of `scaleconv.models.NETWORKS`, or `package.module:factory`, which is called with `num_classes=`.
         variant: `plain`; `converted`, with scale-invariant convolutions; `pyramid`, the plain network at every scale of
-            the image, its outputs pooled (`ScaleInvariant`); and two controls of `converted`: `dilated`, with filters
-            of twice the extent, and `branches`, with the larger response of both.
+            the image, its outputs pooled (`ScaleInvariant`), and converted as well where `layers` or `last` is given;
+            and two controls of `converted`: `dilated`, with filters of twice the extent, and `branches`, with the
+            larger response of both.
         scales: of `converted`, of `pyramid`, and of networks that have a pyramid of their own.
         layers: patterns such as `stages.*`: `converted` and its controls change the layers whose names match one.
             Empty: all over 1×1.

@@ -166,9 +166,9 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
             network = NETWORKS[name].make(images, options)
         except ValueError as error:
             raise ValueError(f"`model` {name} does not take these images: {error}") from None
-    if variant == "converted":
+    if variant == "converted" or (variant == "pyramid" and (options["layers"] or options["last"])):
         network = _converted(network, name, options)
-    elif variant == "pyramid":
+    if variant == "pyramid":
         network = _pyramid(network, images, options)
     elif variant in CONTROLS:
         layers, share = _chosen(network, name, options["layers"]), options["last"] or 1.0
