@@ -158,6 +158,17 @@ def test_a_plan_is_trained_and_shown_under_its_own_names(run, images, tmp_path):
     assert run("show", "compare")[1] in output
 
 
+def test_some_methods_of_a_plan_are_trained_and_others_added_later(run, images, tmp_path):
+    (tmp_path / "own.toml").write_text(PLAN)
+    command = ("compare", "--data", images, "--plan", "own.toml", "--seeds", "1", "--device", "cpu", "--methods")
+    for methods, trained in (("late", {"late"}), ("long, plain", {"late", "long", "plain"})):
+        code, _, errors = run(*command, methods)
+        assert (code, errors) == (0, "")
+        assert {record.model for record in read_records(tmp_path / "results" / "compare")} == trained
+    refused(run(*command, "early"), "`methods` must be some of plain, late, long, got 'early'")
+    refused(run("compare", "--data", images, "--methods", "late"), "`methods` must be given with --plan, got 'late'")
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -308,6 +308,7 @@ def compare(
         Path | None,
         typer.Option(help="A TOML file of methods with their networks and recipes, instead of the options."),
     ] = None,
+    methods: Annotated[str | None, typer.Option(help="Some of the methods of --plan, separated by commas.")] = None,
     task: Task = "classification",
     model: Network = None,
     scales: NetworkScales = None,
@@ -341,6 +342,8 @@ def compare(
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")
     if plan is not None:
         _refuse_options(context, PLANNED_OPTIONS, "--plan")
+    elif methods is not None:
+        raise ValueError(f"`methods` must be given with --plan, got {methods!r} alone")
     _run_folder(locals(), None, list(range(seeds)), engine, address, gpus_per_run, max(1, workers))
     say_next(f"scaleconv show {name}{_place(results)}, for the same again; or load a network by its line above")
 

@@ -193,6 +193,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     data: Path
     plan: Path | None = None
+    methods: str | None = None
     task: str
     model: str | None
     scales: str | None
@@ -285,8 +286,8 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
         check_channels(data, network)
     points = {name: Point(own_settings(data, *sections)) for name, sections in asked.items()}
     runs = [Run(name, point, 0, seed) for seed in seeds for name, point in points.items()]
-    known = [name for name in points if name in METHODS]
-    item = own_item(request.name, known, list(seeds), points[known[0]])
+    known = [name for name in points if name in METHODS] or [BASELINE]
+    item = own_item(request.name, known, list(seeds), runs[0].point)
     options = Options(device, None, images, request.workers, request.tensorboard)
     check_runs(runs, folder, options)
     if is_first():
@@ -329,7 +330,11 @@ def _planned(request: Request) -> dict[str, tuple[NetworkSettings, TrainingSetti
     found = read(Plan, read_toml(request.plan), request.plan.name).settings(request.plan.name)
     for network, _ in found.values():
         check_network(network.name, request.task, network.maps, network.blocks)
-    return found
+    names = _parts(request.methods) or list(found)
+    for name in names:
+        if name not in found:
+            raise ValueError(f"`methods` must be some of {', '.join(found)}, got {name!r}")
+    return {name: found[name] for name in names}
 
 
 def _parts(text: str | None) -> list[str]:
