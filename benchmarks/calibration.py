@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
-from scaleconv import calibrate, convert
+from scaleconv import DEFAULT_SCALES, calibrate, convert
 from scaleconv.data import embedded_digits, make_scaled
 from scaleconv.metrics.summary import interval
 from scaleconv.models.resnet import ResidualBlock
@@ -109,16 +109,21 @@ def estimate_batch_norm(network: nn.Module, images: Tensor) -> nn.Module:
     return network.eval()
 
 
+def convert_all(network: nn.Module) -> nn.Module:
+    """As in the paper: every layer, at six scales."""
+    return convert(network, include="*", scales=DEFAULT_SCALES)
+
+
 Corrections = dict[str, Callable[[nn.Module, Tensor], nn.Module]]  # of a plain network, with images without labels
 CORRECTIONS: Corrections = {
     "plain": lambda network, _: network,
-    "converted": lambda network, _: convert(network),
-    "BatchNorm re-estimated": lambda network, images: estimate_batch_norm(convert(network), images),
-    "statistics matched": lambda network, images: calibrate(convert(network), images, steps=0),
-    "calibrated": lambda network, images: calibrate(convert(network), images),
+    "converted": lambda network, _: convert_all(network),
+    "BatchNorm re-estimated": lambda network, images: estimate_batch_norm(convert_all(network), images),
+    "statistics matched": lambda network, images: calibrate(convert_all(network), images, steps=0),
+    "calibrated": lambda network, images: calibrate(convert_all(network), images),
 }
 FEW_IMAGES: Corrections = {name: CORRECTIONS[name] for name in ("plain", "converted")} | {
-    str(count): lambda network, images, count=count: calibrate(convert(network), images[:count])
+    str(count): lambda network, images, count=count: calibrate(convert_all(network), images[:count])
     for count in (1, 2, 4, 16, 64, 250, 1000)
 }
 
@@ -138,8 +143,8 @@ def measure_fine_tuning(name: str, seed: int, asked: argparse.Namespace) -> Iter
     plain = train_plain(name, seed, training)
     begun = {
         "plain": copy.deepcopy(plain),
-        "converted": convert(plain),
-        "calibrated": calibrate(convert(plain), unlabelled),
+        "converted": convert_all(plain),
+        "calibrated": calibrate(convert_all(plain), unlabelled),
     }
     for how, network in begun.items():
         yield from ({"how": how, "scale": scale, "accuracy": accuracy(network, *test)} for scale, test in tests.items())

@@ -26,7 +26,7 @@ import torch
 from layers import Part, Row, run_parts
 from torch import Tensor, nn
 
-from scaleconv import convert
+from scaleconv import DEFAULT_SCALES, convert
 from scaleconv.table import Table
 from scaleconv.timing import repeated, time_interleaved
 
@@ -53,7 +53,7 @@ class Network(nn.Module):
         super().__init__()
         self.entry = ENTRIES[NETWORKS[name]]
         model = self.entry.build()
-        self.model = model if variant == "plain" else convert(model)
+        self.model = model if variant == "plain" else convert(model, include="*", scales=DEFAULT_SCALES)
 
     def forward(self, images: Tensor) -> Tensor:
         output: Tensor = self.entry.run(self.model, images)

@@ -74,7 +74,7 @@ def test_the_cost_in_the_readme_is_what_is_counted():
 
 def test_the_api_page_has_every_public_name_of_the_library():
     listed = re.findall(r"^::: \S+\.(\w+)$", text_of("api.md"), re.MULTILINE)
-    assert set(scaleconv.__all__) - set(listed) == {"DEFAULT_SCALES", "__version__"}
+    assert set(scaleconv.__all__) - set(listed) == {"DEFAULT_SCALES", "LATE_SCALES", "__version__"}
 
 
 @each_page
@@ -267,7 +267,7 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
     assert done.returncode == 0, done.stderr
     api = (tmp_path / "api.html").read_text()
     missing = [name for name in scaleconv.__all__ if not re.search(rf'id="scaleconv[\w.]*\.{name}"', api)]
-    assert missing == ["DEFAULT_SCALES", "__version__"]
+    assert missing == ["DEFAULT_SCALES", "LATE_SCALES", "__version__"]
     for page in tmp_path.glob("*.html"):
         loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="([^"]+)|<link[^>]* href="([^"]+)', page.read_text())
         assert not [link for links in loaded for link in links if "//" in link], page.name

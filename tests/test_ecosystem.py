@@ -83,7 +83,7 @@ def test_branches_are_not_added_up_while_they_are_scale_invariant(name):
 
     torch.manual_seed(0)
     plain = timm.create_model(name, num_classes=3).eval()
-    network = scaleconv.convert(plain, scales=(1, 2))
+    network = scaleconv.convert(plain, include="*", scales=(1, 2))
     with pytest.raises(RuntimeError, match="would fold a scale-invariant layer"):
         reparameterize_model(network)
     images = torch.rand(1, 3, 64, 64)

@@ -42,6 +42,7 @@ def use(images: Tensor, weight: Tensor) -> None:
     network = Network()
     assert_type(network.first.weight, Tensor)
     assert_type(convert(network), Network)
+    assert_type(convert(network, include="*", scales=DEFAULT_SCALES), Network)
     assert_type(revert(network), Network)
     assert_type(calibrate(network, images), Network)
     assert_type(si_conv2d(images, weight, scales=(1, 2)), Tensor)

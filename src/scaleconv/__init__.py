@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _start  # noqa: F401  # first, for Ctrl-C while torch is imported
 from .nn import (
+    LATE_SCALES,
     ScaleInvariant,
     SIConv1d,
     SIConv2d,
@@ -59,6 +60,7 @@ except PackageNotFoundError:  # run from a source tree that was not installed
 
 __all__ = [
     "DEFAULT_SCALES",
+    "LATE_SCALES",
     "Explanation",
     "SIConv1d",
     "SIConv2d",

@@ -12,7 +12,7 @@ IMAGES = torch.rand(4, 2, 14, 14, generator=torch.Generator().manual_seed(0))
 
 def network():
     torch.manual_seed(0)
-    return convert(nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3)), scales=SCALES)
+    return convert(nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3)), include="*", scales=SCALES)
 
 
 def test_scales_that_win_less_than_the_least_share_are_dropped():
@@ -40,9 +40,7 @@ def test_a_scale_that_wins_just_the_least_share_is_kept():
 
 def test_each_layer_is_timed_on_its_input_in_evaluation_mode_with_all_scales_and_with_those_kept(clock):
     """What is called is watched; the clock is made of numbers."""
-    model = convert(
-        nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3)), scales=SCALES, antialias=True
-    ).train()
+    model = convert(network(), scales=SCALES, antialias=True).train()
     clock.ms = {"now": [8.0, 6.0], "then": [3.0, 2.0]}
     called = []
     watched = model[2].register_forward_hook(

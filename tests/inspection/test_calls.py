@@ -43,7 +43,7 @@ class Packed(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         plain = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
-        self.body, self.pack, self.gain = convert(plain, scales=(0.7, 1, 1.5)), pack, gain
+        self.body, self.pack, self.gain = convert(plain, include="*", scales=(0.7, 1, 1.5)), pack, gain
 
     def forward(self, pixel_values, gain=None):
         gain = self.gain if gain is None else gain
@@ -195,7 +195,7 @@ def test_wrong_networks_and_calls_are_named(tool):
 @pytest.mark.parametrize("tool", TOOLS)
 def test_the_network_is_left_as_it_was(tool):
     plain = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.Conv2d(4, 3, 3)))
-    model = convert(plain).train()
+    model = convert(plain, include="*").train()
     model[2].eval()
     before = copy.deepcopy(model)
     tool(model, IMAGES[:1])

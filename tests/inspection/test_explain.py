@@ -142,7 +142,9 @@ def test_the_table_has_the_shares_of_the_positions():
 
 
 def test_the_picture_has_the_image_and_the_winning_scale_of_each_layer_dimmed_by_its_response():
-    model = convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3)), scales=(0.5, 1, 1.5)).double()
+    model = convert(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3)), include="*", scales=(0.5, 1, 1.5)
+    ).double()
     found = explain(model, torch.cat([IMAGE, 3 + IMAGE[:1]]))
     image, classes, first, last, bar = found.plot().axes
     titles = [axis.get_title() for axis in (image, classes, first, last)]
@@ -174,7 +176,7 @@ def test_the_picture_of_one_class_says_which():
 
 
 def test_layers_come_by_name():
-    model = convert(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Sequential(nn.Conv2d(3, 2, 3)))).double()
+    model = convert(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Sequential(nn.Conv2d(3, 2, 3))), include="*").double()
     assert list(explain(model, IMAGE).layers) == ["0", "1.0"]
 
 

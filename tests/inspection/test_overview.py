@@ -27,7 +27,7 @@ def network():
 
 def test_operations_are_those_of_the_calls_and_totals_stand_under_their_headings():
     """Plain: 2 images of 6×5 positions, and 4 filters of 27 weights, 4 of 36, 6 of 4: 16,560 operations."""
-    found = summary(convert(network(), scales=(1, 2)), SIZE, repeats=0)
+    found = summary(convert(network(), include="*", scales=(1, 2)), SIZE, repeats=0)
     first = macs((2, 3, 12, 10), (4, 3, 3, 3), 2, 1, scales=(1, 2)).planned.total
     padded = macs((2, 4, 8, 7), (4, 4, 3, 3), scales=(1, 2)).planned.total
     assert [layer.plain_macs for layer in found.layers] == [60 * 4 * 27, 60 * 4 * 36, 60 * 6 * 4, None]
@@ -48,7 +48,7 @@ def test_a_layer_that_is_called_twice_counts_twice():
 
 
 def test_what_was_left_alone_has_a_reason():
-    found = summary(convert(network(), exclude="2", scales=(1, 2)), SIZE, repeats=0)
+    found = summary(convert(network(), include="0", scales=(1, 2)), SIZE, repeats=0)
     assert [layer.scales for layer in found.layers] == [(1, 2), (), (), ()]
     reasons = ["", "not chosen", "1×1 kernel", "ConvTranspose2d is a transposed convolution"]
     assert [layer.reason for layer in found.layers] == reasons
@@ -56,7 +56,7 @@ def test_what_was_left_alone_has_a_reason():
 
 
 def test_parameters_are_counted_and_stay():
-    found = summary(convert(network()), SIZE, repeats=0)
+    found = summary(convert(network(), include="*"), SIZE, repeats=0)
     count = sum(parameter.numel() for parameter in network().parameters())
     assert found.parameters == found.plain_parameters == count
     assert [layer.parameters for layer in found.layers] == [112, 148, 30, 100]
@@ -64,7 +64,7 @@ def test_parameters_are_counted_and_stay():
 
 def test_both_networks_are_timed_in_evaluation_mode_and_their_ratio_shown(clock):
     clock.ms = {"plain": 2.0, "now": 9.0}
-    model, kinds = convert(network()).train(), []
+    model, kinds = convert(network(), include="*").train(), []
     model[0].register_forward_hook(lambda layer, args, _: kinds.append((type(layer).__name__, layer.training)))
     images = torch.rand(SIZE)
     found = summary(model, images, repeats=4)
@@ -73,8 +73,8 @@ def test_both_networks_are_timed_in_evaluation_mode_and_their_ratio_shown(clock)
     assert clock.ran == [("plain", False), ("now", False)]
     assert kinds == [("Conv2d", False), ("Conv2d", False), ("SIConv2d", False)]  # counted, then timed
     assert str(found).splitlines()[-1].split() == ["ms,", "forward", "pass", "2", "9", "4.50"]
-    assert summary(convert(network()), SIZE, repeats=0).ms is None
-    assert "ms" not in str(summary(convert(network()), SIZE, repeats=0)).splitlines()[-1]
+    assert summary(convert(network(), include="*"), SIZE, repeats=0).ms is None
+    assert "ms" not in str(summary(convert(network(), include="*"), SIZE, repeats=0)).splitlines()[-1]
 
 
 def test_convolutions_outside_of_layers_are_not_those_of_the_layer_before():
@@ -102,14 +102,14 @@ def test_a_layer_that_calls_another_one_counts_its_own_operations():
 
 def test_images_may_be_given_in_place_of_their_sizes():
     images, seen = torch.rand(SIZE, dtype=torch.float64), []
-    model = convert(network()).double()
+    model = convert(network(), include="*").double()
     model.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    by_images, by_sizes = summary(model, images, repeats=0), summary(convert(network()), SIZE, repeats=0)
+    by_images, by_sizes = summary(model, images, repeats=0), summary(convert(network(), include="*"), SIZE, repeats=0)
     assert seen[0] is images
     assert by_images == by_sizes
     assert by_images.input_size == SIZE
     assert summary(model, {"labels": torch.arange(2), "images": images}, repeats=0) == by_sizes
-    assert summary(convert(network()), torch.Size(SIZE), repeats=0) == by_sizes
+    assert summary(convert(network(), include="*"), torch.Size(SIZE), repeats=0) == by_sizes
 
 
 def test_a_plain_network_can_be_summarised():

@@ -20,7 +20,7 @@ def results():
     """Of a network with 50 layers, of every kind that is public, and what is in them."""
     torch.manual_seed(0)
     blocks = nn.Sequential(*(nn.Conv2d(2, 2, 3, padding=1) for _ in range(50)))
-    model = convert(nn.Sequential(OrderedDict(a_long_name_of_a_part=blocks)), scales=(0.5, 1, 2))
+    model = convert(nn.Sequential(OrderedDict(a_long_name_of_a_part=blocks)), include="*", scales=(0.5, 1, 2))
     view = explain(model, IMAGES[0])
     found = [
         check_scale(nn.Flatten(), IMAGES, scales=[0.1 * step for step in range(5, 70)]),

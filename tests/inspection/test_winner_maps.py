@@ -38,7 +38,7 @@ def expected_winners(model):
 
 
 def test_maps_hold_the_scale_that_won_at_each_position():
-    model = convert(network(), scales=SCALES).eval()
+    model = convert(network(), include="*", scales=SCALES).eval()
     found = winners(model, IMAGES)
     for name, index in expected_winners(model).items():
         assert torch.equal(found.maps[name], torch.tensor(SCALES)[index.long()])
@@ -46,7 +46,7 @@ def test_maps_hold_the_scale_that_won_at_each_position():
 
 
 def test_shares_are_those_of_all_outputs_in_all_batches():
-    model = convert(network(), scales=SCALES).eval()
+    model = convert(network(), include="*", scales=SCALES).eval()
     usage = scale_usage(model, [(IMAGES[:1], torch.tensor([7])), [IMAGES[1:], None]])
     assert usage.images == 3
     for name, index in expected_winners(model).items():
@@ -70,7 +70,7 @@ def test_a_pattern_at_twice_the_size_of_the_filter_is_won_by_one_half():
 
 def test_a_network_in_training_is_looked_at_in_evaluation_mode():
     """By the running statistics, which are far from those of the images; so other scales win behind them."""
-    model = convert(network(), scales=SCALES)
+    model = convert(network(), include="*", scales=SCALES)
     model[1].running_mean.fill_(0.4)
     model[1].running_var.fill_(9.0)
     model.train()
@@ -152,7 +152,7 @@ def test_the_table_names_layers_and_scales():
 
 
 def test_pictures_have_a_panel_for_each_layer():
-    model = convert(network(), scales=SCALES)
+    model = convert(network(), include="*", scales=SCALES)
     figure = winners(model, IMAGES).plot(image=2)
     assert [axis.get_title() for axis in figure.axes[:3]] == ["image", "0", "3"]
     (bars,) = scale_usage(model, IMAGES).plot().axes
@@ -168,7 +168,7 @@ def test_pictures_have_a_panel_for_each_layer():
 
 
 def test_the_picture_is_that_of_the_image_asked_for():
-    found = winners(convert(network(), scales=SCALES), IMAGES)
+    found = winners(convert(network(), include="*", scales=SCALES), IMAGES)
     image, first, *_ = found.plot(image=2).axes
     grey = IMAGES[2].mean(0) - IMAGES[2].min()
     torch.testing.assert_close(

@@ -30,8 +30,8 @@ PIXELS = (0, 2, 3)
 
 
 def convert(model, scales=(1, 2), **options):
-    """To two scales, so that a step takes little time."""
-    return scaleconv.convert(model, scales=scales, **options)
+    """All layers, to two scales, so that a step takes little time."""
+    return scaleconv.convert(model, include="*", scales=scales, **options)
 
 
 def biased():

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 
 from scaleconv import (
     DEFAULT_SCALES,
+    LATE_SCALES,
     SIConv1d,
     SIConv2d,
     SIConv3d,
@@ -25,6 +26,7 @@ from scaleconv import (
     si_conv3d,
     skipped,
 )
+from scaleconv.nn.convert import LATE, count_of_share
 
 IMAGES = torch.rand(2, 3, 16, 15, generator=torch.Generator().manual_seed(0))
 
@@ -113,10 +115,10 @@ def swapped(model):
 
 def test_kernels_larger_than_one_are_swapped_and_weights_kept():
     model = Block().eval()
-    converted = convert(model)
+    converted = convert(model, include="*")
     assert [type(converted.get_submodule(n)) for n in ("first", "shared", "point")] == [SIConv2d, SIConv2d, nn.Conv2d]
     assert converted.inner[1] is converted.shared
-    assert converted.first.scales == DEFAULT_SCALES
+    assert converted.first.scales == LATE_SCALES
     assert not converted.first.training
     assert converted.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in converted.state_dict().items())
@@ -125,8 +127,8 @@ def test_kernels_larger_than_one_are_swapped_and_weights_kept():
 
 def test_at_scale_one_a_converted_network_computes_the_same():
     model = Block().eval()
-    assert torch.equal(convert(model, scales=(1,))(IMAGES), model(IMAGES))
-    assert not torch.equal(convert(model)(IMAGES), model(IMAGES))
+    assert torch.equal(convert(model, include="*", scales=(1,))(IMAGES), model(IMAGES))
+    assert not torch.equal(convert(model, include="*")(IMAGES), model(IMAGES))
 
 
 def test_a_converted_layer_is_the_layer_one_would_have_made():
@@ -143,13 +145,13 @@ def test_a_converted_layer_is_the_layer_one_would_have_made():
 def test_converting_draws_no_random_numbers():
     model = nn.Sequential(SameConv(3, 4, 3), nn.Conv2d(4, 4, 3))
     before = torch.get_rng_state()
-    convert(model)
+    convert(model, include="*")
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_revert_undoes_convert():
     model = Block().eval()
-    back = revert(convert(model))
+    back = revert(convert(model, include="*"))
     assert repr(back) == repr(model)
     assert vars(back.first).keys() == vars(model.first).keys()
     assert torch.equal(back(IMAGES), model(IMAGES))
@@ -158,7 +160,7 @@ def test_revert_undoes_convert():
 def test_in_place_the_parameters_are_the_same_objects():
     model = Block()
     before = dict(model.named_parameters())
-    assert convert(model, inplace=True) is model
+    assert convert(model, include="*", inplace=True) is model
     assert type(model.first) is SIConv2d
     assert all(parameter is before[name] for name, parameter in model.named_parameters())
     assert revert(model, inplace=True) is model
@@ -183,18 +185,157 @@ def test_patterns_choose_by_name():
     assert swapped(convert(network(), include="stem")) == ["stem"]
     assert swapped(convert(network(), include="body.*")) == ["body.0", "body.1", "body.3"]
     assert swapped(convert(network(), include=("stem", "body.[01]"), exclude="*.0")) == ["stem", "body.1"]
-    assert swapped(convert(network(), exclude=["body.1"])) == ["stem", "body.0", "body.3"]
+    assert swapped(convert(network(), include="*", exclude=["body.1"])) == ["stem", "body.0", "body.3"]
     assert swapped(convert(network(), first=2)) == ["stem", "body.0"]
     assert swapped(convert(network(), first=2, exclude="stem")) == ["body.0", "body.1"]
 
 
-@pytest.mark.parametrize(("last", "count"), [(1, 1), (2, 2), (0.3, 2), (0.5, 2), (0.51, 3), (4, 4), (0.01, 1)])
+@pytest.mark.parametrize(("last", "count"), [(1, 1), (2, 2), (0.3, 1), (0.375, 2), (0.5, 2), (4, 4), (0.01, 1)])
 def test_the_last_layers_are_a_number_or_a_share_of_those_that_are_chosen(last, count):
     layers = nn.Sequential(
         *[nn.Conv2d(1, 1, 3) for _ in range(2)], nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 3), nn.Conv2d(1, 1, 5)
     )
     assert swapped(convert(layers, last=last)) == ["0", "1", "3", "4"][4 - count :]
     assert swapped(convert(layers, last=1, exclude="4")) == ["3"]
+
+
+class Residual(nn.Module):
+    """As the blocks of ResNet: two convolutions, and a third of 1×1 where the size changes."""
+
+    def __init__(self, channels, maps, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, maps, 3, stride, 1)
+        self.conv2 = nn.Conv2d(maps, maps, 3, padding=1)
+        self.shortcut = nn.Conv2d(channels, maps, 1, stride) if stride > 1 else nn.Identity()
+
+    def forward(self, x):
+        return torch.relu(self.conv2(torch.relu(self.conv1(x))) + self.shortcut(x))
+
+
+def resnet():
+    """17 convolutions that can gain, as ResNet-18 has."""
+    stages = [
+        nn.Sequential(Residual(c, m, s), Residual(m, m, 1)) for c, m, s in ((2, 2, 1), (2, 3, 2), (3, 4, 2), (4, 5, 2))
+    ]
+    return nn.Sequential(nn.Conv2d(3, 2, 3, padding=1), nn.ReLU(), *stages, nn.AdaptiveAvgPool2d(1))
+
+
+LAST_STAGE = ["5.0.conv1", "5.0.conv2", "5.1.conv1", "5.1.conv2"]
+
+
+class UNet(nn.Module):
+    """Two convolutions at each of three sizes, and two more on the way back at the two larger ones."""
+
+    def __init__(self):
+        super().__init__()
+        for part, (first, maps) in {
+            "down1": (3, 2),
+            "down2": (2, 3),
+            "bottom": (3, 4),
+            "up2": (7, 3),
+            "up1": (5, 2),
+        }.items():
+            self.add_module(
+                part, nn.Sequential(nn.Conv2d(first, maps, 3, padding=1), nn.Conv2d(maps, maps, 3, padding=1))
+            )
+
+    def forward(self, x):
+        one = self.down1(x)
+        two = self.down2(F.max_pool2d(one, 2))
+        deep = self.bottom(F.max_pool2d(two, 2))
+        two = self.up2(torch.cat([F.interpolate(deep, size=two.shape[-2:]), two], 1))
+        return self.up1(torch.cat([F.interpolate(two, size=one.shape[-2:]), one], 1))
+
+
+BOTTOM = ["bottom.0", "bottom.1"]
+
+
+def test_by_default_the_last_quarter_of_the_layers_is_swapped():
+    network = resnet()
+    for given in ({}, {"images": torch.rand(1, 3, 32, 32)}, {"scales": (1, 2)}, {"antialias": True}):
+        converted = convert(network, **given)
+        assert swapped(converted) == LAST_STAGE
+        scales = given.get("scales", LATE_SCALES)
+        assert {converted.get_submodule(name).scales for name in LAST_STAGE} == {scales}
+    assert swapped(convert(network, exclude="5.*")) == ["4.0.conv2", "4.1.conv1", "4.1.conv2"]  # of the 13 others
+
+
+def test_every_layer_is_swapped_where_include_says_so():
+    network = convert(resnet(), include="*", scales=DEFAULT_SCALES)
+    assert len(swapped(network)) == 17
+    assert {network.get_submodule(name).scales for name in swapped(network)} == {DEFAULT_SCALES}
+    assert swapped(convert(resnet(), include=["*"], exclude="5.*")) == [n for n in swapped(network) if n[0] != "5"]
+
+
+def test_whatever_else_chooses_layers_takes_the_place_of_the_quarter():
+    network = resnet()
+    assert swapped(convert(network, first=1)) == ["0"]
+    assert swapped(convert(network, last=1)) == ["5.1.conv2"]
+    assert swapped(convert(network, include="[03].*")) == ["3.0.conv1", "3.0.conv2", "3.1.conv1", "3.1.conv2"]
+    assert swapped(convert(network, where=lambda name, layer: name.endswith("0.conv1"))) == [
+        f"{n}.0.conv1" for n in "2345"
+    ]
+    assert swapped(convert(network, scales={"0": (1, 2), "4.1.*": (0.5, 1)})) == ["0", "4.1.conv1", "4.1.conv2"]
+    assert len(swapped(convert(network, scales={"*": (1, 2)}))) == 17
+
+
+def test_a_single_layer_is_swapped():
+    layer = convert(nn.Conv2d(3, 4, 3))
+    assert (type(layer), layer.scales) == (SIConv2d, LATE_SCALES)
+
+
+def test_with_images_layers_count_from_the_largest_map_to_the_smallest():
+    network, images = UNet(), torch.rand(1, 3, 16, 12)
+    assert swapped(convert(network, last=2)) == swapped(convert(network, last=0.2)) == ["up1.0", "up1.1"]
+    assert swapped(convert(network, last=2, images=images)) == BOTTOM
+    assert swapped(convert(network, last=4, images=images)) == [*BOTTOM, "up2.0", "up2.1"]
+    assert swapped(convert(network, first=3, images=images)) == ["down1.0", "down1.1", "up1.0"]
+    # A quarter of 10 is 3: with images also the last layer of the next larger maps.
+    assert swapped(convert(network)) == ["up2.1", "up1.0", "up1.1"]
+    assert swapped(convert(network, images=images)) == [*BOTTOM, "up2.1"]
+
+
+def test_layers_that_the_images_do_not_reach_count_first():
+    network = UNet()
+    network.spare = nn.Conv2d(3, 3, 3)
+    images = torch.rand(1, 3, 16, 12)
+    assert swapped(convert(network, last=2)) == ["up1.1", "spare"]
+    assert swapped(convert(network, last=2, images=images)) == BOTTOM
+    assert swapped(convert(network, first=2, images=images)) == ["down1.0", "spare"]
+
+
+@pytest.mark.parametrize(
+    ("share", "layers", "count"),
+    [
+        *[
+            (LATE, layers, count)
+            for layers, count in ((1, 1), (2, 1), (4, 1), (5, 1), (6, 2), (7, 2), (13, 3), (17, 4))
+        ],
+        *[(0.5, 7, 4), (0.5, 5, 3), (0.1, 15, 2), (0.1, 14, 1), (0.01, 3, 1), (0.99, 3, 3), (1.0, 7, 7)],
+        *[(0.29, 50, 15), (0.35, 90, 32), (1 / 3, 9, 3)],  # 0.29 · 50 and 0.35 · 90 are below the half as floats
+    ],
+)
+def test_a_share_is_rounded_to_the_nearest_number_of_layers_half_a_layer_up(share, layers, count):
+    assert count_of_share(share, layers) == count
+
+
+def test_the_rounding_of_shares_is_that_of_convert():
+    network = nn.Sequential(*(nn.Conv2d(1, 1, 3) for _ in range(6)))
+    assert swapped(convert(network)) == ["4", "5"]
+    assert swapped(convert(network, last=0.24)) == ["5"]
+
+
+def test_of_a_converted_network_the_converted_layers_are_chosen():
+    network = resnet()
+    early = convert(network, include=["0", "2.0.*"])
+    again = convert(early, scales=(1, 2))
+    assert swapped(again) == swapped(early) == ["0", "2.0.conv1", "2.0.conv2"]
+    assert {again.get_submodule(name).scales for name in swapped(again)} == {(1, 2)}
+    assert swapped(convert(early)) == swapped(convert(early, images=torch.rand(1, 3, 32, 32))) == swapped(early)
+    excluded = convert(early, exclude="0", scales=(1, 2))
+    assert [excluded.get_submodule(name).scales for name in swapped(early)] == [LATE_SCALES, (1, 2), (1, 2)]
+    assert swapped(convert(early, last=1)) == [*swapped(early), "5.1.conv2"]
+    assert len(swapped(convert(early, include="*"))) == 17
 
 
 def test_each_layer_takes_the_scales_of_the_first_pattern_that_matches_it():
@@ -205,7 +346,8 @@ def test_each_layer_takes_the_scales_of_the_first_pattern_that_matches_it():
 
 
 def test_converting_again_changes_the_scales_of_what_is_chosen():
-    converted = convert(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), SIConv2d(3, 3, 3, padding=1, scales=(1, 2))))
+    network = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), SIConv2d(3, 3, 3, padding=1, scales=(1, 2)))
+    converted = convert(network, include="*", scales=DEFAULT_SCALES)
     assert [layer.scales for layer in converted] == [DEFAULT_SCALES, DEFAULT_SCALES]
     again = convert(converted, include="1", scales=(1, 1.5), antialias=True)
     assert [(layer.scales, layer.antialias) for layer in again] == [(DEFAULT_SCALES, False), ((1, 1.5), True)]
@@ -281,7 +423,7 @@ def test_a_swapped_subclass_compiles():
 def test_a_subclass_that_computes_something_else_is_left_alone_with_a_warning(kind, reason):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), kind(4, 4, 3))
     with pytest.warns(UserWarning, match="left alone") as caught:
-        converted = convert(model)
+        converted = convert(model, include="*")
     assert [str(each.message) for each in caught] == [f"left alone by `convert`: 1: {reason}"]
     assert [type(layer) for layer in converted] == [SIConv2d, type(model[1])]
     assert skipped(converted) == {"1": reason}
@@ -294,7 +436,7 @@ def test_a_lazy_layer_is_left_alone_until_its_size_is_known():
     with pytest.raises(ValueError, match=r"and that can be swapped \(1: LazyConv2d does not know its size yet"):
         convert(model, include="1")
     model(IMAGES)
-    assert swapped(convert(model)) == ["0", "1"]
+    assert swapped(convert(model, include="*")) == ["0", "1"]
 
 
 HOOKED = {
@@ -319,7 +461,7 @@ def test_normalised_and_pruned_layers_keep_that(name, kind):
     assert converted.state_dict().keys() == model.state_dict().keys()
     output = converted(IMAGES)
     padded = F.pad(IMAGES, (1, 1, 1, 1)) if kind is SameConv else IMAGES
-    torch.testing.assert_close(output, si_conv2d(padded, model[0].weight, model[0].bias))
+    torch.testing.assert_close(output, si_conv2d(padded, model[0].weight, model[0].bias, scales=LATE_SCALES))
     output.sum().backward()
     assert all(parameter.grad is not None for parameter in converted.parameters())
     with torch.no_grad():
@@ -391,7 +533,7 @@ def test_signals_and_volumes_are_converted_and_reverted():
     for make, kind, shape in ((nn.Conv1d, SIConv1d, (2, 3, 20)), (nn.Conv3d, SIConv3d, (1, 3, 6, 7, 8))):
         plain = nn.Sequential(make(3, 4, 3, padding=1), nn.ReLU(), make(4, 4, 1), make(4, 2, 3, stride=2))
         images = torch.rand(shape)
-        network = convert(plain, scales=(1, 2))
+        network = convert(plain, include="*", scales=(1, 2))
         assert [type(layer) for layer in network] == [kind, nn.ReLU, make, kind]
         function = si_conv1d if kind is SIConv1d else si_conv3d
         expected = function(images, plain[0].weight, plain[0].bias, padding=1, scales=(1, 2))
@@ -412,7 +554,7 @@ def test_what_cannot_gain_is_left_alone_unless_asked_for():
         *(nn.Conv2d(3, 4, 4, stride=4), nn.Conv2d(4, 4, (7, 1)), nn.Conv2d(4, 4, 3, stride=(3, 2))),
         *(nn.Conv2d(4, 4, 1), nn.Conv1d(4, 4, 1), nn.ConvTranspose2d(4, 4, 2), nn.Conv2d(4, 4, 3)),
     )
-    converted = convert(network, exclude="6")
+    converted = convert(network, include="*", exclude="6")
     assert swapped(converted) == ["1", "2"]
     assert skipped(converted) == {
         "0": "patches of 4×4 do not overlap",
@@ -429,10 +571,10 @@ def test_what_cannot_gain_is_left_alone_unless_asked_for():
 
 def test_a_kernel_that_exceeds_its_map_is_left_alone_if_images_show_it():
     network = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4, padding=2), nn.Conv2d(4, 4, 3, dilation=3, padding=3))
-    assert all(isinstance(layer, SIConv2d) for layer in convert(network, images=torch.rand(1, 3, 28, 28)))
+    assert all(isinstance(layer, SIConv2d) for layer in convert(network, include="*", images=torch.rand(1, 3, 28, 28)))
     images = {"labels": torch.arange(2), "pixel_values": torch.rand(2, 3, 28, 24)}
     network.train()
-    converted = convert(network, images=images)
+    converted = convert(network, include="*", images=images)
     assert [isinstance(layer, SIConv2d) for layer in converted] == [True, False]
     assert skipped(converted, images) == {"1": "kernel of 7×7 exceeds the map of 7×6"}
     assert skipped(converted) == {"1": "not chosen"}
@@ -443,7 +585,7 @@ def test_a_kernel_that_exceeds_its_map_is_left_alone_if_images_show_it():
 
 def test_names_with_brackets_name_themselves():
     network = nn.ModuleDict({"a[0]": nn.Conv2d(3, 4, 3), "a0": nn.Conv2d(3, 4, 3)})
-    for choice in ({"scales": {"a[0]": (1, 2)}}, {"include": "a[0]"}, {"exclude": "a0"}):
+    for choice in ({"scales": {"a[0]": (1, 2)}}, {"include": "a[0]"}, {"include": "*", "exclude": "a0"}):
         assert swapped(convert(network, **choice)) == ["a[0]"]
 
 
@@ -494,5 +636,5 @@ def test_adapters_of_other_layers_stay_plain():
     network = nn.ModuleDict(
         {"base_layer": nn.Conv2d(3, 4, 3), "lora_A": nn.ModuleDict({"default": nn.Conv2d(3, 2, 3)})}
     )
-    converted = convert(network)
+    converted = convert(network, include="*")
     assert skipped(converted) == {"lora_A.default": "adapter of another layer"}

@@ -78,6 +78,8 @@ def test_what_cannot_be_made_again_is_named_and_changes_nothing(like, error, mes
 def test_like_stands_alone_and_unfit_layers_are_refused():
     with pytest.raises(ValueError, match="give it without other choices"):
         convert(plain(), like=EXPECTED, scales=(1, 2))
+    with pytest.raises(ValueError, match="give it without other choices"):
+        convert(plain(), like=EXPECTED, include="*")
     with pytest.raises(ValueError, match="`like` must name layers that can be swapped, got '0': Twice calls conv2d 2"):
         convert(nn.Sequential(Twice(3, 4, 3)), like={"0": {"scales": [1]}})
 

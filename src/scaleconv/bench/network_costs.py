@@ -125,9 +125,9 @@ def make_network(network: str, variant: str, scales: tuple[float, ...]) -> nn.Mo
     if network == PAPER:
         if variant == "hierarchical":
             return HierarchicalConvNet(scales=scales)
-        return ConvNet() if variant == "convnet" else convert(ConvNet(), scales=scales)
+        return ConvNet() if variant == "convnet" else convert(ConvNet(), include="*", scales=scales)
     plain = make_resnet18() if network == "resnet18" else make_depthwise_network()
-    return plain if variant == "plain" else convert(plain, scales=scales)
+    return plain if variant == "plain" else convert(plain, include="*", scales=scales)
 
 
 class Residual(nn.Sequential):

@@ -96,7 +96,7 @@ def recommend(
 
     Example:
         >>> import torch
-        >>> network = convert(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)))
+        >>> network = convert(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)), include="*")
         >>> advice = recommend(network, torch.rand(8, 1, 20, 20), least=0.1)
         >>> cheaper = convert(network, scales=advice.scales)
         >>> cheaper[0].scales == advice.layers["0"].kept

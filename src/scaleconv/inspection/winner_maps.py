@@ -80,7 +80,7 @@ def winners(model: nn.Module, images: Tensor | Iterable[Any], *, call: Call | No
 
     Example:
         >>> from scaleconv import convert
-        >>> network = convert(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)))
+        >>> network = convert(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)), include="*")
         >>> found = winners(network, torch.rand(5, 1, 12, 12))
         >>> {name: tuple(scales.shape) for name, scales in found.maps.items()}
         {'0': (5, 4, 10, 10), '2': (5, 2, 8, 8)}

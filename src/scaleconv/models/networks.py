@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..nn import ScaleInvariant, SIConv2d, convert
-from ..nn.convert import why_no_gain
+from ..nn.convert import count_of_share, why_no_gain
 from .cnn import MAPS, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
 from .controls import add_branches, dilate
 from .convnet import PAPER, ConvNet, MultiStageConvNet, Shape, TiledConv2d
@@ -172,7 +171,7 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
         network = _pyramid(network, images, options)
     elif variant in CONTROLS:
         layers, share = _chosen(network, name, options["layers"]), options["last"] or 1.0
-        CONTROLS[variant](layers[-ceil(share * len(layers)) :])
+        CONTROLS[variant](layers[-count_of_share(share, len(layers)) :])
     upsample = options["upsample"]
     return network if upsample == 1 else nn.Sequential(nn.Upsample(scale_factor=upsample), network)
 

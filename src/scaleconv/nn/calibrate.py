@@ -80,7 +80,7 @@ def calibrate(
     Example:
         >>> from scaleconv import convert
         >>> plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
-        >>> network, images = convert(plain), torch.rand(64, 3, 20, 20)
+        >>> network, images = convert(plain, include="*"), torch.rand(64, 3, 20, 20)
         >>> calibrated = calibrate(network, images, steps=60, quiet=True)
         >>> def error(other):
         ...     return (other(images) - plain(images)).square().mean()
