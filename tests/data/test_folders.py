@@ -205,6 +205,82 @@ def test_the_fingerprint_follows_bytes_names_and_parts_but_not_the_place(tmp_pat
     assert read_folder(tmp_path / "b").fingerprint() != first.fingerprint()
 
 
+def divided(root):
+    for number, part in enumerate(("train", "test")):
+        for name in ("cat", "dog"):
+            for index in (1, 2):
+                write_image(root / part / name / f"{index}.png", seed=100 * number + 10 * index + ord(name[0]))
+    return root
+
+
+SIZES = "file,size\ntest/dog/1.png,12.5\ntest/dog/2.png,3\ntest/cat/2.png,1e2\n\ntest/cat/1.png,7\n"
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"], ids=["plain", "byte order mark"])
+def test_the_sizes_of_what_test_images_show_are_read_and_enter_the_fingerprint(tmp_path, start):
+    without = read_folder(divided(tmp_path))
+    others = "train/cat/1.png,5\ntest/dog/broken.png,8\n"
+    (tmp_path / "sizes.csv").write_text(start + SIZES + others, encoding="utf-8")
+    found = read_folder(tmp_path)
+    assert [image.shown for image in found.test] == [7, 100, 12.5, 3]  # of cat/1, cat/2, dog/1 and dog/2
+    assert {image.shown for image in (*without.images, *found.train)} == {None}
+    assert found.skipped == ()
+    (tmp_path / "sizes.csv").write_text(SIZES.replace("12.5", "12"))
+    assert len({each.fingerprint() for each in (without, found, read_folder(tmp_path))}) == 3
+
+
+def test_the_sizes_of_a_folder_that_is_divided_here_are_those_of_all_its_images(tmp_path):
+    write_classes(tmp_path, 5)
+    names = [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.glob("*/*.png"))]
+    lines = [f"{name},{index + 1}\n" for index, name in enumerate(names)]
+    (tmp_path / "sizes.csv").write_text("file,size\n" + "".join(lines))
+    found = read_folder(tmp_path, test=0.5)
+    assert [image.shown for image in found.test] == [names.index(image.name) + 1 for image in found.test]
+    assert found.skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "test/dog/2.png,3\n",
+            "",
+            "must have a size for every test image, got none for test/dog/2.png; 1 of 4 have none",
+        ),
+        ("dog/2.png,3", "dog/2.png,large", "`size` must be a number above 0, got 'large' for 'test/dog/2.png' in "),
+        ("dog/2.png,3", "dog/2.png,", "`size` must be a number above 0, got '' for"),
+        ("dog/2.png,3", "dog/2.png,0", "got '0' for"),
+        ("dog/2.png,3", "dog/2.png,nan", "got 'nan' for"),
+        ("dog/2.png,3", "dog/2.png,inf", "got 'inf' for"),
+        ("file,size", "file,size,area", "must have the columns file,size, got 'file,size,area'"),
+        ("file,size", "name,size", "must have the columns file,size, got 'name,size'"),
+        (SIZES, "", "must have the columns file,size, got ''"),
+        ("dog/2.png,3", "dog/1.png,3", "must have one line for each file, its name and size, got 'test/dog/1.png,3'"),
+        (
+            "dog/2.png,3",
+            "dog/2.png,3,4",
+            "must have one line for each file, its name and size, got 'test/dog/2.png,3,4'",
+        ),
+        ("test/dog/2.png,3", '"test/dog\n2.png",3,4', r"got 'test/dog\n2.png,3,4'"),
+        ("dog/2.png", "dog/\xff.png", "is not valid CSV ('utf-8' codec can't decode"),
+    ],
+)
+def test_sizes_that_are_wrong_are_refused_in_one_line(tmp_path, old, new, message):
+    assert old in SIZES
+    (divided(tmp_path) / "sizes.csv").write_bytes(SIZES.replace(old, new).encode("latin-1"))
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        read_folder(tmp_path)
+    assert message in str(error.value)
+    assert str(tmp_path / "sizes.csv") in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_sizes_that_cannot_be_read_are_named(tmp_path):
+    (divided(tmp_path) / "sizes.csv").symlink_to("nowhere")
+    with pytest.raises(OSError, match=r"cannot read .*sizes.csv \(No such file or directory\)"):
+        read_folder(tmp_path)
+
+
 def test_the_fingerprint_tells_where_one_part_ends_and_the_next_begins(tmp_path):
     """The same images in the same order, with one and the same label."""
     files = tuple(FoundImage(f"cat/{index}.png", 0, (8, 8), grey=True, checksum=f"{index:064}") for index in range(4))

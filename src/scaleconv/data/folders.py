@@ -3,12 +3,14 @@
     photos/cat/1.jpg         photos/dog/2.png         a folder for each class; divided here, every class alike
     photos/images/1.jpg      photos/masks/1.png       a mask for each image, paired by name, whatever the ending
     photos/train/cat/1.jpg   photos/test/cat/2.png    divided already, with or without photos/val; masks alike
+    photos/sizes.csv                                  how large what the images show is, where that is known
 
 Every file is decoded once before anything else happens, so that a broken one is found now and not in the third hour of
 training. What cannot be used is left out and named; a folder that cannot be used is refused. Here folders of digits and
 scenes are written, too.
 """
 
+import csv
 import hashlib
 import os
 import stat
@@ -16,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +34,7 @@ from .sets import ScaledSet
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MASK_SUFFIXES = (".png", ".bmp")  # JPEG changes numbers, and WebP knows colours only
+SIZES = "sizes.csv"
 PARTS = ("test", "val", "train")  # of two copies, the one in the earlier part is kept
 THREADS = 8  # that decode at once; Pillow releases the GIL
 PURPOSE = 2  # of the random stream that divides a folder
@@ -46,6 +50,7 @@ class ImageFile:
     grey: bool  # whether it has no colour
     checksum: str  # of its bytes, and of those of its mask
     mask: str = ""  # path of its mask inside the folder; empty where images have none
+    shown: float | None = None  # size of what a test image shows, in pixels; None where the folder does not say
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,13 @@ class ImageFolder:
         return bool(self.train[0].mask)
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything a result may depend on: names, bytes, labels and parts of all images."""
+        """SHA-256 of everything a result may depend on: names, bytes, labels, parts and sizes of all images."""
         digest = hashlib.sha256(repr(self.classes).encode())
         for part in (self.train, self.val, self.test):
             digest.update(b"part")
             for image in part:
-                digest.update(f"{image.name!a} {image.label} {image.checksum}\n".encode())
+                shown = "" if image.shown is None else f" {image.shown}"
+                digest.update(f"{image.name!a} {image.label} {image.checksum}{shown}\n".encode())
         return digest.hexdigest()
 
     def summary(self, most: int = 10) -> str:
@@ -131,7 +137,7 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
     Raises:
         OSError: the folder cannot be read.
         ValueError: fewer than two classes have images, two classes differ in upper and lower case only, a class has
-            no training image, or has too few to be divided.
+            no training image, or has too few to be divided; sizes.csv is wrong, or leaves out a test image.
     """
     folder, parts, skipped = _check_folder(root, "a folder for each class", val, test)
     found: list[Candidate] = []
@@ -142,7 +148,7 @@ def read_folder(root: str | os.PathLike[str], *, val: float = 0.1, test: float =
                 label = printable(entry.name)
                 labels.add(label)
                 found += [Candidate(part, label, file) for file in _walk(path / entry.name, SUFFIXES, folder, skipped)]
-            else:
+            elif path / entry.name != folder / SIZES:
                 reason = "is hidden" if entry.name.startswith(".") else "lies in no folder of a class"
                 skipped.append(Skipped(_inside(path / entry.name, folder), reason))
     return divide_by_class(folder, found, skipped, labels, val=val, test=test, seed=seed)
@@ -217,7 +223,7 @@ def read_masked_images(
     Raises:
         OSError: a folder cannot be read.
         ValueError: a part has no pair that can be used, there are too few to be divided, or masks hold numbers that are
-            no class, or one class only.
+            no class, or one class only; sizes.csv is wrong, or leaves out a test image.
     """
     if classes is not None and not 2 <= classes <= IGNORE:
         raise ValueError(f"`classes` must lie between 2 and {IGNORE}, got {classes}")
@@ -464,7 +470,45 @@ def _divided_folder(
         if not divided[part]:
             raise ValueError(f"`data` (={root}) must hold images to {part} on, got none")
     train, val, test = (tuple(divided[part]) for part in ("train", "val", "test"))
-    return ImageFolder(root, tuple(classes), train, val, test, tuple(skipped))
+    return ImageFolder(root, tuple(classes), train, val, _with_sizes(root / SIZES, test), tuple(skipped))
+
+
+def _with_sizes(path: Path, test: tuple[ImageFile, ...]) -> tuple[ImageFile, ...]:
+    """The test images with the sizes of what they show, if there is a file of them."""
+    if not os.path.lexists(path):
+        return test
+    sizes = _read_sizes(path)
+    if absent := [image.name for image in test if image.name not in sizes]:
+        raise ValueError(
+            f"{path} must have a size for every test image, got none for {printable(absent[0])}; {len(absent)} of "
+            f"{len(test)} have none"
+        )
+    return tuple(replace(image, shown=sizes[image.name]) for image in test)
+
+
+def _read_sizes(path: Path) -> dict[str, float]:
+    """What a file of the columns file and size says, by file."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except OSError as error:
+        raise type(error)(f"cannot read {path} ({error.strerror})") from None
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is not valid CSV ({error})") from None
+    if header != ["file", "size"]:
+        raise ValueError(f"{path} must have the columns file,size, got {','.join(header)[:80]!r}")
+    sizes: dict[str, float] = {}
+    for row in rows:
+        if len(row) != 2 or row[0] in sizes:
+            raise ValueError(f"{path} must have one line for each file, its name and size, got {','.join(row)[:80]!r}")
+        name, text = row
+        try:
+            sizes[name] = float(text)
+        except ValueError:
+            sizes[name] = nan
+        if not 0 < sizes[name] < inf:
+            raise ValueError(f"`size` must be a number above 0, got {text[:80]!r} for {name[:80]!r} in {path}")
+    return sizes
 
 
 def _first(skipped: Sequence[Skipped]) -> str:
