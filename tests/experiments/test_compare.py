@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -280,9 +281,49 @@ def test_masks_are_compared_by_their_overlap(run, tmp_path):
     assert "Mean IoU (%) by scale of the test images" in output
     says_next(output, "scaleconv compare --data scenes --task segmentation")
     record = read_records(tmp_path / "results" / "train")[0]
-    assert set(record.series) == {"accuracy by scale", "mean IoU by scale"}
+    assert set(record.series) == {"accuracy by scale", "mean IoU by scale", "Dice by scale"}
     network = load(tmp_path / "results" / "train" / "weights" / "plain-fold0-seed0.safetensors")
     assert network(torch.rand(1, 1, 12, 12)).shape == (1, 2, 12, 12)
+
+
+def with_sizes(root, pattern):
+    """Says of every image another size, from 10 pixels on; its fractions are not those of a file's side."""
+    names = [path.relative_to(root).as_posix() for path in sorted(root.glob(pattern))]
+    sizes = {name: 10.5 + index for index, name in enumerate(names)}
+    (root / "sizes.csv").write_text("file,size\n" + "".join(f"{name},{size}\n" for name, size in sizes.items()))
+    return sizes
+
+
+def test_results_are_given_by_the_sizes_of_what_images_show(run, images, tmp_path):
+    sizes = with_sizes(images, "*/*.png")
+    command = ("compare", "--data", images, *TINY, "--seeds", "1", "--split", "0,0.4")
+    code, output, errors = run(*command)
+    assert (code, errors) == (0, "")
+    records = read_records(tmp_path / "results" / "compare")
+    for record in records:
+        series = record.series["accuracy by size"]
+        assert len(series.x) == len(series.y) == 4
+        assert set(series.x) <= set(sizes.values())
+        assert fmean(series.y) == pytest.approx(100 - record.test_error)  # of 8 test images each group has 2
+    assert "Accuracy (%) by size (pixels), mean ± std, n = 1" in output
+    assert "| size (pixels) | plain | plain + scale" in (tmp_path / "results" / "compare" / "page.md").read_text()
+    (images / "sizes.csv").write_text("file,size\n")
+    refused(run(*command), f"{images / 'sizes.csv'} must have a size for every test image")
+
+
+def test_overlaps_are_given_by_the_sizes_of_what_images_show(run, tmp_path):
+    sizes = with_sizes(write_masks(tmp_path / "scenes", 12, size=(12, 12)), "images/*.png")
+    command = ("--data", "scenes", "--task", "segmentation", "--epochs", "1", "--batch", "4", "--split", "0,0.4")
+    code, output, errors = run("train", *command, "--variant", "plain")
+    assert (code, errors) == (0, "")
+    (record,) = read_records(tmp_path / "results" / "train")
+    by_size = {name: series for name, series in record.series.items() if name.endswith(" by size")}
+    assert set(by_size) == {"mean IoU by size", "Dice by size", "accuracy by size"}
+    for series in by_size.values():
+        assert series.x == by_size["Dice by size"].x
+        assert set(series.x) <= set(sizes.values())
+        assert len(series.x) == 4
+    assert "Dice (%) by size (pixels)" in output
 
 
 WRONG = {

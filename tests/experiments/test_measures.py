@@ -88,7 +88,7 @@ def test_the_label_of_each_image_is_found_or_not_whatever_the_sizes(batch, monke
 def test_labels_of_pixels_and_their_confusion_are_counted_by_loops(uncounted):
     examples = several_sizes(masks=True)
     found = score(Reader(dense=True), examples, uncounted=uncounted)
-    confusion = torch.zeros(3, 3, dtype=torch.long)
+    confusion = torch.zeros(7, 3, 3, dtype=torch.long)
     for index, (image, labels) in enumerate(zip(examples.images, examples.labels, strict=True)):
         right = counted = 0
         for y in range(labels.shape[0]):
@@ -96,9 +96,10 @@ def test_labels_of_pixels_and_their_confusion_are_counted_by_loops(uncounted):
                 label, read = int(labels[y, x]), round(image[0, y, x].item() * 10)
                 if label != uncounted:
                     counted, right = counted + 1, right + (label == read)
-                    confusion[label, read] += 1
+                    confusion[index, label, read] += 1
         assert (found.right[index], found.counted[index]) == (right, counted)
     assert torch.equal(found.confusion, confusion)
+    confusion = confusion.sum(0)
     total = confusion.sum().item()
     assert found.error() == pytest.approx(100 * (total - confusion.trace().item()) / total)
     overlaps = []
@@ -110,6 +111,29 @@ def test_labels_of_pixels_and_their_confusion_are_counted_by_loops(uncounted):
 
 def test_nothing_counted_is_no_error():
     assert Tally(torch.zeros(2), torch.zeros(2), torch.zeros(0, 0)).error() == 0
+
+
+def test_overlaps_of_some_images_are_those_of_their_pixels_together():
+    first = [[5, 1, 0], [2, 4, 0], [0, 0, 0]]
+    second = [[3, 0, 2], [0, 2, 0], [1, 0, 4]]
+    background = [[7, 1, 0], [0, 0, 0], [0, 0, 0]]
+    tally = Tally(torch.zeros(3), torch.zeros(3), torch.tensor([first, second, background]))
+
+    def found(*chosen):
+        images = torch.tensor([index in chosen for index in range(3)])
+        return tally.mean_iou(images), tally.dice(images)
+
+    # Of class 1 in the first image 4 pixels are found, 1 is wrongly taken for it and 2 are missed.
+    assert found(0) == pytest.approx((100 * (5 / 8 + 4 / 7) / 2, 100 * 8 / 11))
+    assert found(1) == pytest.approx((100 * (3 / 6 + 2 / 2 + 4 / 7) / 3, 100 * (4 / 4 + 8 / 11) / 2))
+    assert found(0, 1) == pytest.approx((100 * (8 / 14 + 6 / 9 + 4 / 7) / 3, 100 * (12 / 15 + 8 / 11) / 2))
+    assert found(2) == pytest.approx((100 * 7 / 8, float("nan")), nan_ok=True)
+    assert (tally.mean_iou(), tally.dice()) == found(0, 1, 2)
+    assert tally.dice() == pytest.approx(100 * (12 / 16 + 8 / 11) / 2)  # one more pixel is wrongly taken for class 1
+
+
+def test_the_confusion_of_labels_of_images_is_not_counted():
+    assert score(Reader(dense=False), several_sizes(masks=False)).confusion.numel() == 0
 
 
 def test_processes_share_the_batches_and_add_up_what_they_find(monkeypatch):
@@ -130,18 +154,24 @@ def test_processes_share_the_batches_and_add_up_what_they_find(monkeypatch):
     assert asked == ["sum"] * 6
 
 
+def accuracies(tally, sizes, **options):
+    groups = by_size(sizes, **options)
+    return [size for size, _ in groups], [tally.accuracy(images) for _, images in groups]
+
+
 def test_accuracy_by_size_is_that_of_quarters_of_the_images():
     sides = [10, 20, 30, 40, 50, 60, 70, 80]
     right = torch.tensor([1, 1, 1, 0, 0, 0, 1, 0])
     tally = Tally(right, torch.ones(8, dtype=torch.long), torch.zeros(0, 0))
     shuffled = torch.tensor([5, 2, 7, 0, 3, 6, 1, 4])
     mixed = Tally(right[shuffled], tally.counted, tally.confusion)
-    assert by_size(tally, sides) == by_size(mixed, [sides[k] for k in shuffled]) == ([10, 30, 50, 70], [100, 50, 0, 50])
-    assert by_size(tally, sides, groups=2) == ([20, 60], [75, 25])
+    expected = [10, 30, 50, 70], [100, 50, 0, 50]
+    assert accuracies(tally, sides) == accuracies(mixed, [sides[k] for k in shuffled]) == expected
+    assert accuracies(tally, sides, groups=2) == ([20, 60], [75, 25])
     # Of few sides there are fewer groups; pixels weigh, not images.
     weighed = Tally(torch.tensor([3, 0, 1]), torch.tensor([4, 4, 2]), torch.zeros(0, 0))
-    assert by_size(weighed, [5, 5, 9], groups=2) == ([5], [40.0])
-    assert by_size(weighed, [5, 8, 9], groups=2) == ([5, 9], [37.5, 50.0])
+    assert accuracies(weighed, [5, 5, 9], groups=2) == ([5], [40.0])
+    assert accuracies(weighed, [5, 8, 9], groups=2) == ([5, 9], [37.5, 50.0])
 
 
 # What a network costs.
@@ -301,6 +331,8 @@ def test_mean_iou_and_accuracy_are_those_of_the_masks_at_each_scale():
     tallies = [scored(network, Rescaled(examples, scale)) for scale in (0.5, 1.0)]
     assert found["mean IoU by scale"] == Series([0.5, 1.0], [tally.mean_iou() for tally in tallies])
     assert found["accuracy by scale"] == Series([0.5, 1.0], [100 - tally.error() for tally in tallies])
+    assert found["Dice by scale"] == Series([0.5, 1.0], [tally.dice() for tally in tallies])
+    assert len(found) == 3
     assert tallies[0].counted.sum() < tallies[1].counted.sum()  # what a smaller image does not cover has no label
 
 
@@ -314,6 +346,44 @@ class Bright(nn.Module):
     def forward(self, images):
         light = images.mean((1, 2, 3)) - 0.5
         return torch.stack([-light, light], 1) * self.weight
+
+
+class Marked(nn.Module):
+    """Takes pixels for class 1 that are white."""
+
+    def forward(self, images):
+        return torch.cat([0.9 - images, images - 0.9], 1)
+
+
+def write_square(root, name, white, labelled):
+    """An image with so many white pixels from the left, and a mask with so many of class 1."""
+    columns = np.arange(8)
+    for kind, values in (("images", 100 + 155 * (columns < white)), ("masks", columns < labelled)):
+        (root / kind).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.repeat(values[None], 8, 0).astype(np.uint8)).save(root / kind / f"{name}.png")
+
+
+def test_masks_are_measured_by_the_sizes_that_the_folder_gives(tmp_path):
+    for index, (white, labelled) in enumerate([(2, 4), (4, 4), (3, 0), (5, 5)]):
+        write_square(tmp_path / "test", str(index), white, labelled)
+    write_square(tmp_path / "train", "a", 7, 7)
+    write_square(tmp_path / "train", "b", 6, 7)
+    sizes = "file,size\ntest/images/3.png,9\ntest/images/2.png,30\ntest/images/0.png,4.5\ntest/images/1.png,9\n"
+    (tmp_path / "sizes.csv").write_text(sizes)
+    data = load_folder(tmp_path, task="segmentation")
+    source = Sources("cpu", folder=data).open(folder_data(data), 0)
+    network = Classifier(nn.Sequential(Marked(), nn.Conv2d(2, 2, 1)), (0.0,), (1.0,), ("0", "1"))
+    with torch.no_grad():
+        network.network[1].weight.copy_(torch.eye(2).view(2, 2, 1, 1))
+        network.network[1].bias.zero_()
+    chosen = MeasureSettings(kind="accuracy", scales=(0.8, 1.0))
+    found = MEASURES["accuracy"](Trained(network, None, source, chosen, partial(score, uncounted=255)))
+    # In columns of 8: of the first image 2 are missed, of the third 3 are wrong, the others are as they should be.
+    assert found["accuracy by size"] == Series([4.5, 9.0, 30.0], pytest.approx([75.0, 100.0, 62.5]))
+    assert found["mean IoU by size"].y == pytest.approx([100 * (4 / 6 + 2 / 4) / 2, 100, 100 * 5 / 8])
+    assert found["Dice by size"] == Series([4.5, 9.0], pytest.approx([100 * 4 / 6, 100]))  # the third has no class 1
+    assert found["Dice by scale"].y[1] == pytest.approx(100 * 22 / (2 * 11 + 2 + 3))
+    assert [series.x for name, series in found.items() if name.endswith("scale")] == [[0.8, 1.0]] * 3
 
 
 def test_accuracy_by_size_is_of_the_files_as_they_were(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaleconv.experiments import Record, Series, page
-from scaleconv.experiments.measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
+from scaleconv.experiments.measures import BY_SCALE, IOU_BY_SCALE
 
 SCALES = [0.5, 1.0, 2.0]
 CONFIG = {
@@ -99,7 +99,7 @@ def test_differences_are_paired_by_seed():
 
 
 def test_accuracies_have_a_row_for_each_scale_and_size_and_their_mean():
-    sized = {BY_SCALE: Series(SCALES, [1, 2, 3]), BY_SIZE: Series([32.0, 64.0], [40, 60])}
+    sized = {BY_SCALE: Series(SCALES, [1, 2, 3]), "accuracy by size": Series([32.0, 64.0], [40, 60])}
     converted = record("converted", 0, [1, 2, 3], series=sized)
     by_scale, by_size = page.accuracy_tables([*runs("plain", [70, 72]), converted])
     assert by_scale.title == "Accuracy (%) by scale of the test images, mean ± std, n = 1 / 2"
@@ -108,6 +108,7 @@ def test_accuracies_have_a_row_for_each_scale_and_size_and_their_mean():
         *(("0.5", "61.0 ± 1.4", "1.0"), ("1", "81.0 ± 1.4", "2.0"), ("2", "71.0 ± 1.4", "3.0")),
         ("mean", "71.0 ± 1.4", "2.0"),
     ]
+    assert by_size.title == "Accuracy (%) by size (pixels), mean ± std, n = 1 / 2"
     assert by_size.rows == [("32", "–", "40.0"), ("64", "–", "60.0")]
     assert page.accuracy_tables(runs("plain", [70, 70]))[0].rows[0] == ("0.5", "60.0 ± 0.0")
 
@@ -120,6 +121,16 @@ def test_where_pixels_are_labelled_methods_are_judged_by_the_mean_iou():
     first, second = page.accuracy_tables(made)
     assert (first.rows[-1], second.rows[-1]) == (("mean", "30.0", "30.0"), ("2", "70.0", "80.0"))
     assert "mean IoU" in page.verdict(made)
+    sized = {f"{name} by size": Series([8.0], [value]) for name, value in (("Dice", 60), ("mean IoU", 50))}
+    sized |= {"Dice by scale": Series(SCALES, [91, 92, 93])}
+    tables = page.accuracy_tables([replace(one, series={**one.series, **sized}) for one in made])
+    assert [(table.title.partition(",")[0], table.rows[0][1]) for table in tables] == [
+        ("Mean IoU (%) by scale of the test images", "20.0"),
+        ("Dice (%) by scale of the test images", "91.0"),
+        ("Accuracy (%) by scale of the test images", "60.0"),
+        ("Mean IoU (%) by size (pixels)", "50.0"),
+        ("Dice (%) by size (pixels)", "60.0"),
+    ]
     assert page.difference_tables(made)[0].rows == [("own", "+0.0", "+0.0", "1")]
 
 

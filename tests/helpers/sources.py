@@ -19,6 +19,10 @@ class Streamed:
     def sizes(self):
         return [tuple(image.shape[1:]) for image in self.images]
 
+    @property
+    def masked(self):
+        return self.labels[0].dim() > 0
+
     def __len__(self):
         return len(self.images)
 

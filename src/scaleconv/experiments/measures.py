@@ -9,6 +9,7 @@ run.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isnan
 from statistics import median
 from typing import Any
 
@@ -28,7 +29,7 @@ from .records import Series
 from .settings import MeasureSettings
 from .sources import Examples, FromFiles, InMemory, Source
 
-BY_SCALE, BY_SIZE, IOU_BY_SCALE = "accuracy by scale", "accuracy by size", "mean IoU by scale"
+BY_SCALE, IOU_BY_SCALE = "accuracy by scale", "mean IoU by scale"
 TEST_SCALES = (0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0)  # of images of your own
 PIXELS = 28 * 28
 BATCH, GPU_BATCH = 100, 5000  # test images of so many pixels at a time; a CPU takes what stays in its cache
@@ -42,7 +43,7 @@ class Tally:
     Attributes:
         right: (N,), how many labels of each image were found.
         counted: (N,), how many it has.
-        confusion: (K, K), of pixels: how many of each class, by row, were taken for which; else empty.
+        confusion: (N, K, K), of pixels: how many of each class, by row, were taken for which; else empty.
     """
 
     right: Tensor
@@ -55,18 +56,45 @@ class Tally:
         right, counted = int(self.right[chosen].sum()), int(self.counted[chosen].sum())
         return 100 * (counted - right) / max(1, counted)
 
-    def mean_iou(self) -> float:
-        """Intersection over union, the mean over the classes that have pixels, in percent.
+    def accuracy(self, images: Tensor | None = None) -> float:
+        """How many labels were found, in percent."""
+        return 100 - self.error(images)
+
+    def mean_iou(self, images: Tensor | None = None) -> float:
+        """Intersection over union, the mean over the classes that have pixels, in percent; NaN where none has.
 
         Example:
-            >>> confusion = torch.tensor([[6, 2, 0], [1, 3, 0], [0, 0, 0]])
+            >>> confusion = torch.tensor([[[6, 2, 0], [1, 3, 0], [0, 0, 0]]])
             >>> round(Tally(torch.empty(0), torch.empty(0), confusion).mean_iou(), 2)  # of 6/9 and 3/6
             58.33
         """
-        confusion = self.confusion.double()
-        hits, labelled = confusion.diag(), confusion.sum(1)
-        union = labelled + confusion.sum(0) - hits
-        return 100 * float((hits / union)[labelled > 0].mean())
+        hits, labelled, predicted = self._pixels(images)
+        return 100 * float((hits / (labelled + predicted - hits))[labelled > 0].mean())
+
+    def dice(self, images: Tensor | None = None) -> float:
+        """Twice the intersection over the sum of both areas, in percent: the mean over the classes that have pixels.
+
+        Convention: class 0 is the background, and is left out. NaN where no other class has pixels.
+
+        Example:
+            >>> confusion = torch.tensor([[[6, 2, 0], [1, 3, 0], [0, 0, 0]]])
+            >>> round(Tally(torch.empty(0), torch.empty(0), confusion).dice(), 2)  # of 2·3/(4 + 5)
+            66.67
+        """
+        hits, labelled, predicted = (pixels[1:] for pixels in self._pixels(images))
+        return 100 * float((2 * hits / (labelled + predicted))[labelled > 0].mean())
+
+    def _pixels(self, images: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """How many pixels of each class were found, how many it has, and how many were taken for it: (K,) each."""
+        confusion = (self.confusion if images is None else self.confusion[images]).sum(0).double()
+        return confusion.diag(), confusion.sum(1), confusion.sum(0)
+
+
+SCORES: dict[str, Callable[[Tally, Tensor | None], float]] = {  # in percent; without masks, only the last
+    "mean IoU": Tally.mean_iou,
+    "Dice": Tally.dice,
+    "accuracy": Tally.accuracy,
+}
 
 
 def score(
@@ -88,8 +116,8 @@ def score(
         precision: `bfloat16` for mixed precision.
     """
     right, counted = torch.zeros(2, len(examples), dtype=torch.long)
-    classes = len(getattr(network, "classes", ()))
-    confusion = torch.zeros(classes * classes, dtype=torch.long)
+    classes = len(getattr(network, "classes", ())) if examples.masked else 0
+    confusion = torch.zeros(len(examples), classes, classes, dtype=torch.long)
     device = next(network.parameters()).device
     order = _test_order(examples, device)
     if fabric is not None:
@@ -100,14 +128,16 @@ def score(
             counts = torch.ones_like(labels, dtype=torch.bool) if uncounted is None else labels != uncounted
             found = (predicted == labels) & counts
             right[indices], counted[indices] = (part.reshape(len(part), -1).sum(1).cpu() for part in (found, counts))
-            if labels.dim() > 1 and classes:
-                pairs = (labels * classes + predicted)[counts]
-                confusion += torch.bincount(pairs, minlength=classes * classes).cpu()
+            if classes:
+                image = torch.arange(len(labels), device=labels.device).view(-1, 1, 1)
+                triples = ((image * classes + labels) * classes + predicted)[counts]
+                own = torch.bincount(triples, minlength=len(labels) * classes**2)
+                confusion[indices] = own.view(-1, classes, classes).cpu()
     if fabric is not None and fabric.world_size > 1:
         right, counted, confusion = (
             fabric.all_reduce(part.to(device), reduce_op="sum").cpu() for part in (right, counted, confusion)
         )
-    return Tally(right, counted, confusion.view(classes, classes))
+    return Tally(right, counted, confusion)
 
 
 def _test_order(examples: Examples, device: torch.device) -> list[list[int]]:
@@ -218,17 +248,16 @@ def in_training(network: nn.Module) -> Iterator[None]:
         parameter.requires_grad_(need)
 
 
-def by_size(tally: Tally, sides: Sequence[int], groups: int = 4) -> tuple[list[float], list[float]]:
-    """Accuracy in percent of images divided by the length of their shorter side into up to so many groups.
+def by_size(sizes: Sequence[float], groups: int = 4) -> list[tuple[float, Tensor]]:
+    """Divide images by their sizes into up to so many groups, by default quarters.
 
     Returns:
-        The median side of each group, and its accuracy.
+        Of each group, from the smallest: the median size, and which images are its own, (N,) bool.
     """
-    lengths = torch.tensor(sides, dtype=torch.float64)
-    edges = lengths.quantile(torch.linspace(0, 1, groups + 1, dtype=torch.float64)).unique()
-    group = torch.bucketize(lengths, edges[1:-1])
-    chosen = [group == index for index in group.unique()]
-    return [float(lengths[own].median()) for own in chosen], [100 - tally.error(own) for own in chosen]
+    given = torch.tensor(sizes, dtype=torch.float64)
+    edges = given.quantile(torch.linspace(0, 1, groups + 1, dtype=torch.float64)).unique()
+    group = torch.bucketize(given, edges[1:-1])
+    return [(float(given[own].median()), own) for own in (group == index for index in group.unique())]
 
 
 @dataclass(frozen=True)
@@ -295,20 +324,23 @@ def check_measure(settings: MeasureSettings, model: str, network: nn.Module) -> 
 
 @register("accuracy")
 def _accuracy(trained: Trained) -> dict[str, Series]:
-    """Accuracy in percent at each of the scales, with masks also the mean IoU.
+    """Accuracy in percent at each of the scales, with masks also the mean IoU and Dice.
 
-    Where images had several sizes, also the accuracy by size at scale 1.
+    The same at scale 1 by size, where images have several: those that the folder gives, else the shorter sides of the
+    files. What is not defined is left out, such as the Dice of a group in which nothing but background is labelled.
     """
-    scales = list(trained.settings.scales)
-    tallies = {scale: trained.score(trained.network, trained.source.at_scale(scale, None, None)) for scale in scales}
-    found = {BY_SCALE: Series(scales, [100 - tally.error() for tally in tallies.values()])}
-    if trained.source.images.task == "segmentation":
-        found[IOU_BY_SCALE] = Series(scales, [tally.mean_iou() for tally in tallies.values()])
-    test = trained.source.test
-    if 1.0 in tallies and isinstance(test, FromFiles):
-        sides = [min(file.size) for file in test.files.files]
-        if len(set(sides)) > 1:
-            found[BY_SIZE] = Series(*by_size(tallies[1.0], sides))
+    test, masked = trained.source.test, trained.source.images.task == "segmentation"
+    sizes = [file.shown or min(file.size) for file in test.files.files] if isinstance(test, FromFiles) else []
+    groups = [("size", *group) for group in by_size(sizes)] if len(set(sizes)) > 1 else []
+    found: dict[str, Series] = {}
+    for scale in trained.settings.scales:
+        tally = trained.score(trained.network, trained.source.at_scale(scale, None, None))
+        for axis, x, images in [("scale", scale, None), *(groups if scale == 1 else ())]:
+            for name in SCORES if masked else ("accuracy",):
+                if not isnan(value := SCORES[name](tally, images)):
+                    series = found.setdefault(f"{name} by {axis}", Series([], []))
+                    series.x.append(x)
+                    series.y.append(value)
     return found
 
 

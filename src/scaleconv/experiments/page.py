@@ -15,18 +15,17 @@ from ..data.loading import ImageData
 from ..metrics import MOST_RUNS, Interval, Summary, chance_of_sample, interval, runs_needed, summarise
 from ..table import Table
 from .figures import FORMATS, draw_panels
-from .measures import BY_SCALE, BY_SIZE, IOU_BY_SCALE
+from .measures import BY_SCALE, IOU_BY_SCALE, SCORES
 from .methods import TITLES
 from .records import Record, run_file
 from .report import counted, joined, markdown_blocks, numbers, terminal_text, write_text
 from .tables import Panel, Repeat, model_lines, models_of, of_model, paired, panel_table, signed_mean
 
 BASELINE = "plain"
-SCALE, SIZE = "scale of the test images", "shorter side of the test images (pixels)"
 AXES = {  # by series
-    IOU_BY_SCALE: (SCALE, "mean IoU (%)"),
-    BY_SCALE: (SCALE, "accuracy (%)"),
-    BY_SIZE: (SIZE, "accuracy (%)"),
+    f"{name} by {axis}": (x, f"{name} (%)")
+    for axis, x in (("scale", "scale of the test images"), ("size", "size (pixels)"))
+    for name in SCORES
 }
 WIDEST = 5.0  # points: a wider interval decides nothing
 RULE = (
@@ -57,7 +56,7 @@ def mean_accuracy(record: Record) -> float:
 
 
 def accuracy_panels(records: Sequence[Record]) -> list[Panel]:
-    """Mean IoU and accuracy by scale, and accuracy by size where the test images had several."""
+    """Mean IoU, Dice and accuracy by scale, and by size where the test images have several."""
     found = {series: axes for series, axes in AXES.items() if any(series in record.series for record in records)}
     return [
         Panel("", x, y, model_lines(records, series), log_x=True, write=_mean_and_std)

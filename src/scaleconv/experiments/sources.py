@@ -50,11 +50,14 @@ class Examples(Protocol):
 
     Attributes:
         sizes: (height, width) of every image.
+        masked: whether there is a label for each pixel.
         tensors: all of them on the device, if they fit; integers stand for 255 times their values.
     """
 
     @property
     def sizes(self) -> Sequence[Size]: ...
+    @property
+    def masked(self) -> bool: ...
     @property
     def tensors(self) -> Batch | None: ...
     def __len__(self) -> int: ...
@@ -82,6 +85,10 @@ class InMemory:
     def sizes(self) -> Sequence[Size]:
         return [(self.images.shape[2], self.images.shape[3])] * len(self.images)
 
+    @property
+    def masked(self) -> bool:
+        return self.labels.dim() > 1
+
     def __len__(self) -> int:
         return len(self.images)
 
@@ -101,6 +108,10 @@ class FromFiles:
     @property
     def sizes(self) -> Sequence[Size]:
         return self.files.sizes
+
+    @property
+    def masked(self) -> bool:
+        return self.files.masked
 
     def __len__(self) -> int:
         return len(self.files)
@@ -133,6 +144,10 @@ class Rescaled:
     @property
     def sizes(self) -> Sequence[Size]:
         return self.examples.sizes
+
+    @property
+    def masked(self) -> bool:
+        return self.examples.masked
 
     def __len__(self) -> int:
         return len(self.examples)
