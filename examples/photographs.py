@@ -7,7 +7,9 @@
 - `far-signs`: the same tracks, every sign at its own size in the middle of a canvas, its edge repeated. Signs of up to
   `FAR` pixels are trained on, all sizes up to that of the canvas are tested on.
 - `nuclei`: microscope images with masks (images, masks, sizes.csv). Images with nuclei of at most `SMALL_NUCLEI` pixels
-  are trained on, but for a quarter of them; the rest is tested on, and its names begin with the size of its nuclei.
+  are trained on, but for a quarter of them; the rest is tested on.
+
+The last two say in `sizes.csv` how large the signs and nuclei are, and `compare` gives its results by that size.
 
 Other sets are folders already, or are written by `scaleconv data`.
 """
@@ -16,6 +18,7 @@ import argparse
 import csv
 import shutil
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +49,7 @@ def divide_signs(source: Path, out: Path) -> None:
 
 def place_signs(source: Path, out: Path) -> None:
     """Write far signs to train and all signs to test, each at its own size on the canvas."""
+    sides: dict[str, float] = {}
     for label, tracks in tracks_of(source).items():
         for number, frames in enumerate(tracks.values()):
             part = "test" if number % EVERY == 0 else "train"
@@ -55,21 +59,32 @@ def place_signs(source: Path, out: Path) -> None:
                 if side > (FAR if part == "train" else CANVAS):
                     continue
                 pads = [((CANVAS - length) // 2, (CANVAS - length + 1) // 2) for length in pixels.shape[:2]]
-                path = out / part / label / f"{side:03}-{frame.name}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(np.pad(pixels, (*pads, (0, 0)), mode="edge")).save(path)
+                name = f"{part}/{label}/{frame.name}"
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(np.pad(pixels, (*pads, (0, 0)), mode="edge")).save(out / name)
+                sides[name] = side
+    write_sizes(out, sides)
 
 
 def divide_nuclei(source: Path, out: Path) -> None:
     """Copy images and masks to train where nuclei are small, and all others to test."""
     with (source / "sizes.csv").open(newline="", encoding="utf-8") as file:
-        sizes = {row["name"]: float(row["median_diameter"]) for row in csv.DictReader(file)}
-    for number, (name, size) in enumerate(sorted(sizes.items())):
-        train = size <= SMALL_NUCLEI and number % EVERY > 0
+        published = {row["name"]: float(row["median_diameter"]) for row in csv.DictReader(file)}
+    sizes: dict[str, float] = {}
+    for number, (name, size) in enumerate(sorted(published.items())):
+        part = "train" if size <= SMALL_NUCLEI and number % EVERY > 0 else "test"
         for kind in ("images", "masks"):
-            folder = out / ("train" if train else "test") / kind
+            folder = out / part / kind
             folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source / kind / f"{name}.png", folder / f"{size:04.1f}-{name}.png")
+            shutil.copy(source / kind / f"{name}.png", folder)
+        sizes[f"{part}/images/{name}.png"] = size
+    write_sizes(out, sizes)
+
+
+def write_sizes(out: Path, sizes: Mapping[str, float]) -> None:
+    """Write how large what each image shows is."""
+    with (out / "sizes.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("file", "size"), *sizes.items()])
 
 
 SETS = {"signs": divide_signs, "far-signs": place_signs, "nuclei": divide_nuclei}

@@ -16,6 +16,11 @@ def lay_out(name, source, out):
     return sorted(path.relative_to(out).as_posix() for path in out.rglob("*.png"))
 
 
+def sizes_of(folder):
+    with (folder / "sizes.csv").open(newline="") as file:
+        return {row["file"]: float(row["size"]) for row in csv.DictReader(file)}
+
+
 def write_sign(folder, name, side, level=0):
     folder.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (side, side), (level, 0, 0)).save(folder / f"{name}.png")
@@ -32,10 +37,11 @@ def test_tracks_are_not_divided_and_far_signs_keep_their_size_in_the_middle(tmp_
     assert (tested, trained, len(signs)) == ({"00000", "00004"}, {"00001", "00002", "00003"}, 11)
     far = lay_out("far-signs", tmp_path / "gtsrb", tmp_path / "far")
     assert [name for name in far if name.startswith("train")] == [
-        f"train/00001/031-0000{track}_04.png" for track in (1, 2, 3)
+        f"train/00001/0000{track}_04.png" for track in (1, 2, 3)
     ]
     assert sum(name.startswith("test") for name in far) == 4  # the sign of 81 pixels is larger than the canvas
     assert np.asarray(Image.open(tmp_path / "far" / far[0])).shape == (80, 80, 3)
+    assert sizes_of(tmp_path / "far") == {name: 31 if name.endswith("_04.png") else 60 for name in far}
 
 
 def test_images_of_small_nuclei_are_trained_on_but_for_a_quarter(tmp_path):
@@ -49,8 +55,8 @@ def test_images_of_small_nuclei_are_trained_on_but_for_a_quarter(tmp_path):
     masks = [name for name in found if "/masks/" in name]
     assert [name.replace("/masks/", "/images/") for name in masks] == [name for name in found if "/images/" in name]
     assert [name for name in masks if name.startswith("train")] == [
-        f"train/masks/10.0-00{number}.png" for number in (1, 2, 3, 5, 6, 7)
+        f"train/masks/00{number}.png" for number in (1, 2, 3, 5, 6, 7)
     ]
-    assert [name for name in masks if name.startswith("test")] == [
-        *(f"test/masks/{size}-00{number}.png" for size, number in (("10.0", 0), ("10.0", 4), ("20.0", 8), ("20.0", 9)))
-    ]
+    assert [name for name in masks if name.startswith("test")] == [f"test/masks/00{k}.png" for k in (0, 4, 8, 9)]
+    images = [name for name in found if "/images/" in name]
+    assert sizes_of(tmp_path / "out") == {name: sizes[Path(name).stem] for name in images}
