@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image, write_masks
+from helpers.trained import load_trained
 from scaleconv.experiments import compare, load, read_records
 from scaleconv.experiments.items import read_toml
 from scaleconv.experiments.methods import COMPARED
@@ -198,7 +199,8 @@ def test_what_is_wrong_in_a_plan_is_one_line(run, images, tmp_path, changed, mes
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples" / "plans").glob("*.toml")), ids=lambda file: file.stem)
-def test_the_networks_of_every_plan_can_be_made(file):
+def test_the_networks_of_every_plan_can_be_made(file, monkeypatch, tmp_path):
+    load_trained(monkeypatch, tmp_path, classes=5)
     for network, _ in read(compare.Plan, read_toml(file), file.name).settings(file.name).values():
         made = make_network(Images((32, 32), 3, 5), **asdict(network)).eval()
         assert made(torch.rand(1, 3, 32, 32)).shape == (1, 5)
