@@ -17,12 +17,14 @@ from torch.nn import functional as F
 
 from scaleconv import SIConv2d, calibrate, convert
 from scaleconv.data import load_folder
+from scaleconv.environment import choose_device
 from scaleconv.ops.geometry import competing_order
 from scaleconv.ops.levels import Aligned, align, level_size, pool_levels, rescale
 
 SCALES = (0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
 LATE = "layer3.*"
 RISE = 390  # training steps: half of ten epochs of 10,000 images in batches of 128
+SPEED = 10  # of a gate: Adam moves a number by at most its learning rate in a step, too little to come from 0 to 1
 IMAGES, FITTED = 1000, 300  # for `calibrate`, and its steps at most
 
 
@@ -90,8 +92,10 @@ def calibrated_state(num_classes: int, weights: str, images: str) -> dict[str, T
     mean, std = (torch.tensor(moment).view(-1, 1, 1) for moment in data.moments)
     chosen = range(0, len(data.train), -(-len(data.train) // IMAGES))  # of all classes
     ((pixels, _),) = data.train.batches([chosen])
-    network = convert(plain(num_classes), include=LATE, scales=SCALES)
-    return calibrate(network, (pixels / 255 - mean) / std, steps=FITTED, inplace=True, quiet=True).state_dict()
+    device = choose_device("auto")  # minutes on a CPU
+    network = convert(plain(num_classes), include=LATE, scales=SCALES).to(device)
+    calibrate(network, ((pixels / 255 - mean) / std).to(device), steps=FITTED, inplace=True, quiet=True)
+    return network.cpu().state_dict()
 
 
 class Blend(nn.Module):
@@ -107,7 +111,7 @@ class Blend(nn.Module):
         self.layer, self.gate = layer, nn.Parameter(torch.zeros(gates))
 
     def share(self) -> Tensor:
-        return self.gate.view(-1, 1, 1)
+        return SPEED * self.gate.view(-1, 1, 1)
 
     def forward(self, input: Tensor) -> Tensor:
         layer = self.layer

@@ -42,7 +42,7 @@ def test_gates_learn_from_the_start_and_blend_what_they_say(trained, images, fac
     assert all(gate.grad.any() for gate in found.values())
     blend, input = network.layer3[1].conv1, torch.rand(1, 64, 5, 6)
     share = torch.linspace(0, 1, gates) if gates > 1 else torch.tensor([0.25])
-    blend.gate.data.copy_(share)
+    blend.gate.data.copy_(share / trained.SPEED)
     ordinary = nn.functional.conv2d(input, blend.layer.weight, padding=1)
     assert_close(blend(input), ordinary + share.view(-1, 1, 1) * (blend.layer(input) - ordinary))
 
