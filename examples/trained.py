@@ -15,15 +15,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scaleconv import LATE_SCALES as SCALES
 from scaleconv import SIConv2d, calibrate, convert
 from scaleconv.data import load_folder
 from scaleconv.environment import choose_device
 from scaleconv.ops.geometry import competing_order
 from scaleconv.ops.levels import Aligned, align, level_size, pool_levels, rescale
 
-SCALES = (0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
 LATE = "layer3.*"
-RISE = 390  # training steps: half of ten epochs of 10,000 images in batches of 128
+RISE = 234  # training steps: half of six epochs of 10,000 images in batches of 128
 SPEED = 10  # of a gate: Adam moves a number by at most its learning rate in a step, too little to come from 0 to 1
 IMAGES, FITTED = 1000, 300  # for `calibrate`, and its steps at most
 

@@ -18,6 +18,7 @@ from scaleconv.experiments.methods import COMPARED
 from scaleconv.experiments.settings import read
 from scaleconv.experiments.trainer import Trainer
 from scaleconv.models import Images, make_network
+from scaleconv.models.networks import TASKS
 
 ROOT = Path(__file__).parents[2]
 TINY = ("--model", "convnet", "--scales", "0.8,1,1.25", "--epochs", "1", "--device", "cpu")
@@ -202,8 +203,9 @@ def test_what_is_wrong_in_a_plan_is_one_line(run, images, tmp_path, changed, mes
 def test_the_networks_of_every_plan_can_be_made(file, monkeypatch, tmp_path):
     load_trained(monkeypatch, tmp_path, classes=5)
     for network, _ in read(compare.Plan, read_toml(file), file.name).settings(file.name).values():
-        made = make_network(Images((32, 32), 3, 5), **asdict(network)).eval()
-        assert made(torch.rand(1, 3, 32, 32)).shape == (1, 5)
+        dense = network.name == "unet"
+        made = make_network(Images((32, 32), 3, 5, TASKS[dense]), **asdict(network)).eval()
+        assert made(torch.rand(1, 3, 32, 32)).shape == ((1, 5, 32, 32) if dense else (1, 5))
 
 
 def test_a_plan_that_cannot_be_read_is_named(run, images, tmp_path):
