@@ -13,12 +13,14 @@ from pathlib import Path
 import torch
 from layers import Row, Rows, run_parts
 from msgspec.structs import asdict
+from torch import nn
 
 from scaleconv.bench.network_costs import Step
 from scaleconv.experiments.compare import Plan
 from scaleconv.experiments.items import read_toml
 from scaleconv.experiments.settings import read
 from scaleconv.models import Images, make_network
+from scaleconv.models.networks import NETWORKS, SEGMENTATION
 from scaleconv.table import Table
 from scaleconv.timing import captured, peak_memory, repeated, time_interleaved
 
@@ -27,8 +29,10 @@ IMAGES = {  # (side, channels, classes) of what the plan's folder holds
     "signs": (32, 3, 43),
     "tiny": (32, 3, 30),
     "fashion": (28, 1, 10),
-    "far-signs": (80, 3, 43),
+    "far-signs": (48, 3, 43),
     **dict.fromkeys(("cifar", "cifar-layers", "cifar-scales", "cifar-controls"), (32, 3, 10)),
+    "nuclei": (128, 1, 2),
+    "scenes": (64, 1, 11),
 }
 
 
@@ -39,9 +43,11 @@ def measure_plans(asked: argparse.Namespace) -> Rows:
         steps, memory = {}, {}
         for method, (network, training) in methods.items():
             images = torch.randn(training.batch, channels, side, side)
-            made = make_network(Images((side, side), channels, classes), **asdict(network))
-            layout = "channels_last" if asked.device == "cuda" else "contiguous"
-            step = Step(made, "training", images.to(asked.device), training.precision, layout)
+            task = NETWORKS[network.name].task
+            made = make_network(Images((side, side), channels, classes, task), **asdict(network))
+            if task == SEGMENTATION:  # the loss is of one label an image
+                made = nn.Sequential(made, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            step = Step(made, "training", images.to(asked.device), training.precision, "channels_last")
             steps[method] = step
             memory[method] = peak_memory(step, asked.device)
         calls = {(method, "called"): repeated(step) for method, step in steps.items()}

@@ -23,7 +23,7 @@ from scaleconv.ops.geometry import competing_order
 from scaleconv.ops.levels import Aligned, align, level_size, pool_levels, rescale
 
 LATE = "layer3.*"
-RISE = 234  # training steps: half of six epochs of 10,000 images in batches of 128
+RISE = 117  # training steps: half of three epochs of 10,000 images in batches of 128
 SPEED = 10  # of a gate: Adam moves a number by at most its learning rate in a step, too little to come from 0 to 1
 IMAGES, FITTED = 1000, 300  # for `calibrate`, and its steps at most
 
