@@ -74,11 +74,11 @@ def test_the_usual_commands_run_one_after_the_other(run, tmp_path):
     done("data export digits --count 40 --size 40")
     assert len(list((tmp_path / "digits").rglob("*.png"))) == 40
     done("train --data photos --model convnet --resize 20 --epochs 1")
-    weights = tmp_path / "results/train/weights/converted-fold0-seed0.safetensors"
+    weights = tmp_path / "results/train/weights/late-fold0-seed0.safetensors"
     assert weights.is_file()
     done("compare --data digits --model convnet --split 0,0.5 --epochs 1 --batch 32 --seeds 1 --scales 0.7,1")
     assert len(read_records(tmp_path / "results/compare")) == 5
-    assert "converted" in done("show compare").lower()
+    assert "late" in done("show compare").lower()
     done(f"explain photos/cat/000.png --checkpoint {weights} --out seen.png")
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
     done("reproduce table1 --models convnet,si_convnet --folds 0,1 --epochs 1 --set data.train=60 --set data.test=60")

@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from helpers.command import refused, says_next
 from helpers.folders import write_classes, write_image, write_masks
 from helpers.trained import load_trained
+from scaleconv import LATE_SCALES
 from scaleconv.experiments import compare, load, read_records
 from scaleconv.experiments.items import read_toml
 from scaleconv.experiments.methods import COMPARED
@@ -19,6 +20,7 @@ from scaleconv.experiments.settings import read
 from scaleconv.experiments.trainer import Trainer
 from scaleconv.models import Images, make_network
 from scaleconv.models.networks import TASKS
+from scaleconv.nn.convert import LATE
 
 ROOT = Path(__file__).parents[2]
 TINY = ("--model", "convnet", "--scales", "0.8,1,1.25", "--epochs", "1", "--device", "cpu")
@@ -115,6 +117,10 @@ def test_options_of_how_to_work_reach_the_engine(planned, images, tmp_path):
         ("converted", True),
         ("pyramid", False),
     ]
+    assert {run.settings.network.last for run in runs if "late" in run.model} == {LATE}
+    for options, scales in (((), LATE_SCALES), (("--scales", "1,2"), (1.0, 2.0))):
+        (run, *_), *_ = planned("train", "--data", images, "--variant", "late", *options)
+        assert (run.settings.network.last, run.settings.network.scales) == (LATE, scales)
     assert all("flip" in run.settings.training.augment for run in runs)
 
 
@@ -176,7 +182,7 @@ def test_some_methods_of_a_plan_are_trained_and_others_added_later(run, images, 
     ("changed", "message"),
     [
         (("[methods.plain]", "[methods.simple]"), "`methods` must have plain, got simple, late, long, in own.toml"),
-        (("late", "converted"), "`methods` must have names of their own, got converted, in own.toml"),
+        (("late", "convnet"), "`methods` must not have names of methods of the paper, got convnet, in own.toml"),
         (("late", "'a/b'"), "`name` must be a folder's name"),
         (("maps", "map"), "`map`"),
         (
@@ -220,20 +226,20 @@ def test_options_that_a_plan_decides_are_refused_with_one(run, images, tmp_path)
         refused(result, f"`{option[0]}` must not be given with --plan")
 
 
-def test_train_shows_plain_and_converted_side_by_side(run, images, tmp_path):
+def test_train_shows_plain_and_late_side_by_side(run, images, tmp_path):
     (images / "cat" / "notes.txt").touch()
     code, output, errors = run("train", "--data", images, *TINY, "--augment", "flip,crop", "--average", "0.9")
     assert (code, errors) == (0, "")
     summary = "20 images of 2 classes (16 to train, 2 to val, 2 to test)\n1 left out:\n  cat/notes.txt does not end in"
     assert output.startswith(f"{images}: {summary}")
-    assert "scale of the test images  plain  converted\n" in output
+    assert "scale of the test images  plain   late\n" in output
     folder = tmp_path / "results" / "train"
     says_next(output, f"scaleconv compare --data {images} --model convnet")
     recipes = [line for line in output.splitlines() if line.startswith("network = scaleconv.experiments.load(")]
     files = [line.split('"')[1] for line in recipes]
-    assert [Path(file).stem for file in files] == ["plain-fold0-seed0", "converted-fold0-seed0"]  # as they are run
+    assert [Path(file).stem for file in files] == ["plain-fold0-seed0", "late-fold0-seed0"]  # as they are run
     assert load(files[1]).classes == ("cat", "dog")
-    assert [record.model for record in read_records(folder)] == ["converted", "plain"]
+    assert [record.model for record in read_records(folder)] == ["late", "plain"]
     assert (folder / "skipped.txt").read_text().startswith("cat/notes.txt does not end in")
     code, shown, _ = run("show", "train")
     assert (code, shown.splitlines()[0]) == (0, "Accuracy (%) by scale of the test images, mean ± std, n = 1")
@@ -254,7 +260,7 @@ def test_compare_writes_a_page_and_finishes_what_is_missing(run, images, tmp_pat
     assert {(record.model, record.seed) for record in records} == {(name, seed) for name in COMPARED for seed in (0, 1)}
     text = (folder / "page.md").read_text()
     assert text.startswith("# photos: which network to take\n\n")
-    assert "| converted + scale augmentation |" in text
+    assert "| late + scale augmentation |" in text
     assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     shown = json.loads(run("show", "compare", "--json")[1])
     for model, found in shown.items():

@@ -68,7 +68,7 @@ def test_the_record_is_that_of_the_network_that_is_returned_saved_and_loaded(dat
     """With the running average of the weights, which the last weights are not."""
     settings = msgspec.structs.replace(SETTINGS, learning_rate=0.02)
     fitted = fit(network(), data, settings, tmp_path / "out", device="cpu")
-    again = load(fitted.weights, Dropping())
+    again = load(fitted.weights, Dropping()).to(memory_format=torch.channels_last)  # as it was trained
     (images, labels), *_ = data.test.batches([range(len(data.test))])
     accuracy = fitted.record.series["accuracy by scale"]
     assert accuracy.x == [0.4, 0.5, 0.63, 0.8, 1, 1.25, 1.6, 2]

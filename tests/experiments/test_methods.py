@@ -7,7 +7,7 @@ import torch
 
 from helpers.loops import random
 from helpers.methods import make_method
-from scaleconv import SIConv2d
+from scaleconv import DEFAULT_SCALES, LATE_SCALES, SIConv2d
 from scaleconv.experiments import load_item
 from scaleconv.experiments.methods import (
     COMPARED,
@@ -15,6 +15,7 @@ from scaleconv.experiments.methods import (
     OWN,
     PAPERS,
     UNSCALED,
+    apply_method,
     config_of,
     of_result,
     of_weights,
@@ -23,6 +24,7 @@ from scaleconv.experiments.methods import (
 from scaleconv.experiments.settings import NetworkSettings, Settings, TrainingSettings
 from scaleconv.models import UNSUPERVISED
 from scaleconv.nn import ScaleInvariant
+from scaleconv.nn.convert import LATE
 
 SETTINGS = Settings(
     network=NetworkSettings(name="deep_cnn", variant="pyramid", hidden=9), training=TrainingSettings(augment=("flip",))
@@ -38,16 +40,26 @@ SETTINGS = Settings(
         ("augmented", "convnet", "plain", ("flip", "scale")),
         ("si_unet", "unet", "converted", ("flip",)),
         ("plain", "deep_cnn", "plain", ("flip",)),
+        ("late", "deep_cnn", "converted", ("flip",)),
         ("plain-scale", "deep_cnn", "plain", ("flip", "scale")),
         ("converted-scale", "deep_cnn", "converted", ("flip", "scale")),
         ("pyramid", "deep_cnn", "pyramid", ("flip",)),
     ],
 )
 def test_a_method_decides_on_network_variant_and_rescaling(method, name, variant, augment):
-    found = settings_of(method, SETTINGS)
-    assert (found.network.name, found.network.variant, found.training.augment) == (name, variant, augment)
-    assert (found.network.hidden, found.data, found.measure) == (9, SETTINGS.data, SETTINGS.measure)
-    assert settings_of(method, found) == found  # rescaled once, not twice
+    network, training = apply_method(method, SETTINGS.network, SETTINGS.training)
+    assert (network.name, network.variant, training.augment) == (name, variant, augment)
+    assert (network.last, network.scales) == ((LATE, LATE_SCALES) if method == "late" else (0, DEFAULT_SCALES))
+    assert network.hidden == 9
+    assert apply_method(method, network, training) == (network, training)  # rescaled once, not twice
+
+
+def test_only_methods_of_the_paper_change_the_settings_of_their_runs():
+    found = settings_of("si_convnet", SETTINGS)
+    assert (found.network.name, found.network.variant) == ("convnet", "converted")
+    assert (found.data, found.measure) == (SETTINGS.data, SETTINGS.measure)
+    for name in ("late-scale", "pyramid-scale", "method of a plan", "rbm"):
+        assert settings_of(name, SETTINGS) is SETTINGS
 
 
 def test_the_network_of_a_method_has_the_layers_that_its_name_says():

@@ -67,7 +67,8 @@ def test_where_chance_could_have_done_it_nothing_is_taken_and_what_would_tell_is
         ([1, 1.5, 1], 10_000, True),
         ([1, 1.5, 1], 21, False),  # the choice of 21 images moves an accuracy by 19 points
         ([4, 8, 6], 10_000, False),  # 1.0 to 11.0
-        ([10, 14, 12], 10_000, True),  # 7.0 to 17.0
+        ([10, 14, 12], 10_000, False),  # 7.0 to 17.0
+        ([10, 11, 10.5], 10_000, True),
         ([-1, -1.5, -1], 10_000, True),  # plain
         ([0, 0, 0], 10_000, False),
     ],

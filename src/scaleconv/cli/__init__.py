@@ -51,7 +51,10 @@ Network = Annotated[
     ),
 ]
 NetworkScales = Annotated[
-    str | None, typer.Option(help="Scales of converted and pyramid, such as 0.5,1,2. Default: those of SIConv2d.")
+    str | None,
+    typer.Option(
+        help="Scales of late, converted and pyramid, such as 0.5,1,2. Default: 0.5 to 1 for late, else SIConv2d's."
+    ),
 ]
 Layers = Annotated[str | None, typer.Option(help="Convolutions to convert, such as '9.*,10.*'. Default: all over 1×1.")]
 Resize = Annotated[int | None, typer.Option(help="Side of all images. Default: their own, if they have only one.")]
@@ -245,10 +248,10 @@ def train(
     variant: Annotated[
         str,
         typer.Option(
-            help="Some of plain,converted,pyramid, or plain-scale, … for rescaled training images: each is trained, "
-            "all are shown side by side."
+            help="Some of plain,late,converted,pyramid, or plain-scale, … for rescaled training images: each is "
+            "trained, all are shown side by side."
         ),
-    ] = "plain,converted",
+    ] = "plain,late",
     scales: NetworkScales = None,
     layers: Layers = None,
     resize: Resize = None,
@@ -335,8 +338,8 @@ def compare(
 ) -> None:
     """Train several networks on your images, and say which to take.
 
-    They are the plain network, the converted one, both with rescaled training images, and the pyramid; or those of a
-    plan.
+    They are the plain network, the one with late layers converted, both with rescaled training images, and the pyramid;
+    or those of a plan.
     """
     if seeds < 1:
         raise ValueError(f"`seeds` must be at least 1, got {seeds}")

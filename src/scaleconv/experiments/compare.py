@@ -22,13 +22,14 @@ from ..data.loading import ImageData, check_task, load_folder
 from ..environment import choose_device
 from ..models import Classifier
 from ..models.networks import DEFAULTS, channels_of, check_network
+from ..nn.convert import LATE_SCALES
 from ..ops.checks import check_count
 from .checkpoint import load
 from .display import ProgressDisplay
 from .engine import Engine
 from .items import Experiment, Point, Run, check_name, merge, read_toml
 from .measures import TEST_SCALES
-from .methods import COMPARED, METHODS, OWN
+from .methods import COMPARED, METHODS, OWN, PAPERS, apply_method
 from .page import BASELINE, mean_accuracy, recipe, summary_text, title, write_page
 from .processes import agreed, is_first
 from .records import Record
@@ -171,8 +172,8 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"`methods` must have {BASELINE}, got {', '.join(self.methods) or 'none'}, in {file}")
         found = {}
         for name, changes in self.methods.items():
-            if name in METHODS and name != BASELINE:
-                raise ValueError(f"`methods` must have names of their own, got {name}, in {file}")
+            if name in PAPERS:
+                raise ValueError(f"`methods` must not have names of methods of the paper, got {name}, in {file}")
             table = merge({"network": {**self.network}, "training": {**self.training}}, changes)
             read(_Sections, table, f"[methods.{check_name(name)}] of {file}")
             where = f"{file}, [methods.{name}]"
@@ -310,7 +311,7 @@ def run_compare(request: Request, methods: Sequence[str] | None, seeds: Sequence
 
 
 def _asked(request: Request, methods: Sequence[str] | None) -> dict[str, tuple[NetworkSettings, TrainingSettings]]:
-    """The methods that the options name, which all have the same settings."""
+    """The methods that the options name."""
     network, training = request.network(), request.training()
     if methods is None and "scale" in training.augment:
         raise ValueError("`augment` must not hold scale, got scale: with and without it is what is compared")
@@ -320,7 +321,8 @@ def _asked(request: Request, methods: Sequence[str] | None) -> dict[str, tuple[N
             raise ValueError(f"`variant` must be some of {', '.join(OWN)}, got {name!r}")
     if "scale" in training.augment:
         names = [name if name.endswith("-scale") else f"{name}-scale" for name in names]
-    return dict.fromkeys(names, (network, training))
+    late_scales = LATE_SCALES if request.scales is None else network.scales
+    return {name: apply_method(name, network, training, late_scales) for name in names}
 
 
 def _planned(request: Request) -> dict[str, tuple[NetworkSettings, TrainingSettings]]:

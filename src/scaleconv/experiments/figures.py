@@ -58,9 +58,11 @@ FIXED = {
         "#999999": ("pixels",),
         "#777777": ("formula",),
         "#555555": ("own",),
+        "#117755": ("late",),
         # Lighter where training images were rescaled.
         "#88bbdd": ("plain-scale",),
         "#ee8877": ("converted-scale",),
+        "#66bb99": ("late-scale",),
         "#ddbb66": ("pyramid-scale",),
         "#aaaaaa": ("own-scale",),
     }.items()

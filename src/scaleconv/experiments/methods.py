@@ -11,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..models import UNSUPERVISED
-from .settings import Settings, read
+from ..nn.convert import LATE, LATE_SCALES
+from .settings import NetworkSettings, Settings, TrainingSettings, read
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class Method:
         network: its name in `scaleconv.models.NETWORKS`; empty for the one that the settings name.
         variant: `plain`, `converted` or `pyramid`.
         rescaled: whether it is trained on rescaled images, whatever the settings say.
+        late: whether only the late layers are converted, at the scales that `convert` gives them by default.
     """
 
     title: str
     network: str = ""
     variant: str = "plain"
     rescaled: bool = False
+    late: bool = False
 
 
 # In the order of the paper's table: RBMs, networks, those of the later literature, the control on pixels.
@@ -57,6 +60,8 @@ METHODS = {
     # Of any network, on images of your own.
     "plain": Method("plain"),
     "plain-scale": Method("plain + scale augmentation", rescaled=True),
+    "late": Method("late", variant="converted", late=True),
+    "late-scale": Method("late + scale augmentation", variant="converted", rescaled=True, late=True),
     "converted": Method("converted", variant="converted"),
     "converted-scale": Method("converted + scale augmentation", variant="converted", rescaled=True),
     "pyramid": Method("pyramid", variant="pyramid"),
@@ -67,7 +72,7 @@ METHODS = {
 TITLES = {name: method.title for name, method in METHODS.items()}
 OWN = tuple(name for name, method in METHODS.items() if not method.network and name not in UNSUPERVISED)
 PAPERS = tuple(name for name in METHODS if name not in OWN)
-COMPARED = ("plain", "plain-scale", "converted", "converted-scale", "pyramid")
+COMPARED = ("plain", "plain-scale", "late", "late-scale", "pyramid")
 
 # The sections that the result of a method depends on.
 NETWORK_SECTIONS = ("data", "network", "training", "measure")
@@ -80,14 +85,22 @@ UNSCALED = ("cnn", "cropped_cnn", "deep_cnn")  # plain networks that `scales` do
 
 
 def settings_of(name: str, settings: Settings) -> Settings:
-    """The settings of a method's runs; of one that is not in `METHODS`, as they are."""
-    if name in UNSUPERVISED or name not in METHODS:
+    """The settings of a method's runs. Those of networks on images of your own are complete as they are."""
+    if name not in METHODS or not METHODS[name].network:
         return settings
-    method, training = METHODS[name], settings.training
+    network, training = apply_method(name, settings.network, settings.training)
+    return replace(settings, network=network, training=training)
+
+
+def apply_method(
+    name: str, network: NetworkSettings, training: TrainingSettings, late_scales: tuple[float, ...] = LATE_SCALES
+) -> tuple[NetworkSettings, TrainingSettings]:
+    """What a method changes in the settings that all methods share."""
+    method = METHODS[name]
     if method.rescaled and "scale" not in training.augment:
         training = replace(training, augment=(*training.augment, "scale"))
-    network = replace(settings.network, name=method.network or settings.network.name, variant=method.variant)
-    return replace(settings, network=network, training=training)
+    network = replace(network, name=method.network or network.name, variant=method.variant)
+    return replace(network, last=LATE, scales=late_scales) if method.late else network, training
 
 
 def config_of(name: str, settings: Settings) -> dict[str, Any]:

@@ -30,9 +30,9 @@ AXES = {  # by series
 WIDEST = 5.0  # points: a wider interval decides nothing
 RULE = (
     "Rule: of each method, the mean {measure} over all test scales. One is taken if it is ahead of every other: of the "
-    f"difference, paired by seed, the 95 % interval lies above 0 and is at most {WIDEST:g} points wide, or lies above "
-    f"{WIDEST:g}; and it is larger than what the choice of the test images alone could do. Otherwise none is taken, "
-    "and the one of the fewest operations is named."
+    f"difference, paired by seed, the 95 % interval lies above 0 and is at most {WIDEST:g} points wide; and it is "
+    "larger than what the choice of the test images alone could do. Otherwise none is taken, and the one of the fewest "
+    "operations is named."
 )
 
 
@@ -134,7 +134,7 @@ def verdict(records: Sequence[Record]) -> str:
 def _is_ahead(gap: Interval | None, chance: float) -> bool:
     if gap is None or gap.mean <= chance:
         return False
-    return gap.low > 0 and (gap.high - gap.low <= WIDEST or gap.low > WIDEST)
+    return gap.low > 0 and gap.high - gap.low <= WIDEST
 
 
 def _undecided(records: Sequence[Record], best: str, rivals: Sequence[str], means: Mapping[str, float]) -> str:

@@ -152,7 +152,8 @@ class NetworkSettings(Section, frozen=True):
         scales: of `converted`, of `pyramid`, and of networks that have a pyramid of their own.
         layers: patterns such as `stages.*`: `converted` and its controls change the layers whose names match one.
             Empty: all over 1×1.
-        last: the share of those layers that is changed, from the end of the network; 0 for all of them.
+        last: the share of those layers that is changed, from the end of the network; 0 for all of them. `converted`
+            counts them from the largest map to the smallest, so that the last ones of a U-Net are at its bottom.
         second_scales: of the second layer of a converted ConvNet; `scales` if empty.
         antialias: whether layers and pyramids average pixels where they shrink an image.
         align, border: rules of converted layers, as `DirectSIConv2d` has them; the defaults are those of `SIConv2d`.

@@ -166,7 +166,7 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
         except ValueError as error:
             raise ValueError(f"`model` {name} does not take these images: {error}") from None
     if variant == "converted" or (variant == "pyramid" and (options["layers"] or options["last"])):
-        network = _converted(network, name, options)
+        network = _converted(network, name, images, options)
     if variant == "pyramid":
         network = _pyramid(network, images, options)
     elif variant in CONTROLS:
@@ -176,11 +176,13 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
     return network if upsample == 1 else nn.Sequential(nn.Upsample(scale_factor=upsample), network)
 
 
-def _converted(network: nn.Module, name: str, options: Options) -> nn.Module:
+def _converted(network: nn.Module, name: str, images: Images, options: Options) -> nn.Module:
     _chosen(network, name, options["layers"])
     scales, second = options["scales"], options["second_scales"]
     by_name = {"stages.conv2": second, "*": scales} if second else scales
-    choice: dict[str, Any] = {"include": options["layers"] or "*", "last": options["last"] or None}
+    choice: dict[str, Any] = {"include": options["layers"] or "*"}
+    if options["last"]:  # counted by the size of the maps, as `convert` does with an image
+        choice |= {"last": options["last"], "images": torch.zeros(1, images.channels, *(images.size or (SMALL, SMALL)))}
     network = convert(network, **choice, scales=by_name, antialias=options["antialias"])
     rules = {"align": options["align"], "border": options["border"]}
     return network if rules == {"align": "exact", "border": "absent"} else _with_rules(network, rules)
