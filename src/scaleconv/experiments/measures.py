@@ -23,7 +23,6 @@ from ..metrics import equivariance_error, invariance_scores, top_mean
 from ..models import Classifier
 from ..nn import SIConv2d
 from ..nn.observe import evaluating, hooked
-from ..ops import macs
 from ..timing import milliseconds
 from .records import Series
 from .settings import MeasureSettings
@@ -179,29 +178,18 @@ def measure_cost(network: Classifier, examples: Examples, batch: int, precision:
     return cost
 
 
-def count_macs(network: nn.Module, image: Tensor) -> int:
-    """Multiply-accumulate operations of convolutions and linear layers, resampling included, for one batch.
+def count_macs(network: nn.Module, images: Tensor) -> int:
+    """Multiply-accumulate operations of one call, resampling included.
 
     Example:
         >>> count_macs(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 5)), torch.rand(1, 1, 4, 4))
         112
     """
-    total = 0
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton
 
-    def count(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal total
-        if isinstance(layer, SIConv2d):
-            settings = (layer.stride, layer.padding, layer.dilation, layer.groups)
-            weight = tuple(layer.weight.shape)
-            total += macs(given[0].shape, weight, *settings, scales=layer.scales, gpu=given[0].is_cuda).planned.total
-        elif isinstance(layer, nn.Conv2d):
-            total += output.numel() * layer.weight[0].numel()
-        elif isinstance(layer, nn.Linear):
-            total += output.numel() * layer.in_features
-
-    with hooked([layer.register_forward_hook(count) for layer in network.modules()]), torch.no_grad():
-        network(image)
-    return total
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(images)
+    return int(counter.get_total_flops()) // 2
 
 
 def kept_bytes(network: nn.Module, images: Tensor, labels: Tensor) -> int:
