@@ -56,7 +56,12 @@ NetworkScales = Annotated[
         help="Scales of late, converted and pyramid, such as 0.5,1,2. Default: 0.5 to 1 for late, else SIConv2d's."
     ),
 ]
-Layers = Annotated[str | None, typer.Option(help="Convolutions to convert, such as '9.*,10.*'. Default: all over 1×1.")]
+Layers = Annotated[
+    str | None,
+    typer.Option(
+        help="Convolutions to convert, such as '9.*,10.*'. Default: all over 1×1. Of these, late takes the last 30 %."
+    ),
+]
 Resize = Annotated[int | None, typer.Option(help="Side of all images. Default: their own, if they have only one.")]
 Native = Annotated[bool, typer.Option("--native", help="Leave images their sizes; a batch holds images of one size.")]
 Letterbox = Annotated[bool, typer.Option("--letterbox", help="Resize to fit whole, instead of cropping the middle.")]
@@ -352,7 +357,7 @@ def compare(
 
 
 @app.command(
-    epilog="Example: scaleconv explain photo.jpg --checkpoint results/train/weights/converted-fold0-seed0.safetensors"
+    epilog="Example: scaleconv explain photo.jpg --checkpoint results/train/weights/late-fold0-seed0.safetensors"
 )
 def explain(
     image: Annotated[Path, typer.Argument(help="A PNG, JPEG, BMP or WebP.")],
