@@ -19,7 +19,7 @@ from torch import nn
 
 import scaleconv
 import scaleconv.data
-from scaleconv import macs
+from scaleconv import LATE_SCALES, conversion, macs
 from scaleconv.cli import app, data_app
 from scaleconv.data import write_images
 from scaleconv.experiments import ITEMS, load_experiment, read_records
@@ -282,7 +282,7 @@ def code_of(page):
 def test_the_code_on_the_first_screen_runs():
     names = {}
     exec(code_of("README.md")[0], names)
-    assert names["features"].shape == (8, 64, 56, 56)
+    assert conversion(names["network"]) == {"2": {"scales": [*LATE_SCALES], "antialias": False}}
 
 
 def test_the_code_on_the_digits_runs(monkeypatch):
@@ -305,10 +305,10 @@ def test_the_code_on_scenes_runs(monkeypatch, tmp_path):
     assert names["photos"](torch.rand(1, 3, 16, 16)).shape == (1, 5, 16, 16)
     layer = nn.Sequential(OrderedDict(conv1=nn.Conv2d(1, 4, 3)))
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    names |= {"model": nn.Sequential(OrderedDict(layer1=nn.Sequential(layer), head=nn.Sequential(*head)))}
+    names |= {"model": nn.Sequential(OrderedDict(layer4=nn.Sequential(nn.Identity(), layer), head=nn.Sequential(*head)))}
     names |= {"image": torch.rand(1, 12, 12)}
     exec(explained, names)
-    assert names["found"].layers["layer1.0.conv1"].winning_scale.shape == (10, 10)
+    assert names["found"].layers["layer4.1.conv1"].winning_scale.shape == (10, 10)
     scaleconv.data.write_scenes(names["scenes"], tmp_path / "photos")
     exec(masks.replace("classes=5", "classes=11"), names)
     assert (names["image"].shape, names["mask"].shape) == ((1, 128, 128), (128, 128))
