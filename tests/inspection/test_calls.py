@@ -187,7 +187,7 @@ def test_wrong_networks_and_calls_are_named(tool):
         tool(bare(), IMAGES[:1], call="logits")
     with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module, got str"):
         tool("resnet", IMAGES[:1])
-    if tool not in (check_scale, summary):  # which are for plain networks, too
+    if tool not in (check_scale, recommend, summary):  # which are for plain networks, too
         with pytest.raises(ValueError, match=r"`model` \(=ReLU\) must hold an SIConv2d: convert it first"):
             tool(nn.ReLU(), IMAGES[:1])
 
