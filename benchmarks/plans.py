@@ -31,7 +31,7 @@ IMAGES = {  # (side, channels, classes) of what the plan's folder holds
     "fashion": (28, 1, 10),
     "far-signs": (32, 3, 43),
     **dict.fromkeys(("cifar", "cifar-layers", "cifar-scales", "cifar-controls"), (32, 3, 10)),
-    "nuclei": (128, 1, 10),  # as labels of a step have ten classes
+    "nuclei": (96, 1, 10),  # as labels of a step have ten classes
     "scenes": (64, 1, 11),
 }
 
