@@ -19,7 +19,7 @@ from torch import nn
 
 import scaleconv
 import scaleconv.data
-from scaleconv import LATE_SCALES, conversion, macs
+from scaleconv import LATE_SCALES, conversion
 from scaleconv.cli import app, data_app
 from scaleconv.data import write_images
 from scaleconv.experiments import ITEMS, load_experiment, read_records
@@ -56,20 +56,13 @@ def test_python_sessions_in_the_documents_run(page, monkeypatch):
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
-def test_the_readme_lists_every_command_and_item():
-    commands = re.search(r"## Commands\n(.*?)\n## ", text_of("README.md"), re.DOTALL).group(1)
+def test_the_page_of_commands_lists_every_command_and_item():
+    commands = text_of("commands.md")
     groups = ((app, ""), (data_app, "data "))
     assert set(re.findall(r"`scaleconv (data \w+|\w+)", commands)) == {
         f"{prefix}{each.callback.__name__}" for group, prefix in groups for each in group.registered_commands
     }
     assert [item for item in ITEMS if f"`{item}`" not in commands] == []
-
-
-def test_the_cost_in_the_readme_is_what_is_counted():
-    first, second = macs((1, 1, 28, 28), (36, 1, 7, 7)), macs((1, 36, 11, 11), (64, 36, 5, 5))
-    counts = [count.total / cost.conv2d.total for cost in (first, second) for count in (cost.planned, cost.direct)]
-    stated = "{:.1f} times the operations of its convolution instead of {:.1f}, the second {:.1f} instead of {:.1f}"
-    assert stated.format(*counts) in prose_of("README.md")
 
 
 def test_the_api_page_has_every_public_name_of_the_library():
