@@ -61,8 +61,8 @@ DEEPER = [Row(part, "deeper", "plain", f"{title}, ResNet") for part, title in SE
 RIVALS = [
     Row(part, method, against, f"{title}: {name}")
     for part, title, (plain, late, deeper, deeper_late) in (
-        *((part, SETS[part], ("plain", "late", "deeper", "deeper-late")) for part in ("signs", "tiny", "fashion-late")),
-        ("cifar-controls", "CIFAR-10, 13 layers", ("deep", "deep-shrinking", "deepest", "deepest-shrinking")),
+        ("cifar-controls", "CIFAR-10", ("deep", "deep-shrinking", "deepest", "deepest-shrinking")),
+        *((part, title, ("plain", "late", "deeper", "deeper-late")) for part, title in SETS.items()),
     )
     for method, against, name in (
         (deeper, plain, "two more blocks"),
@@ -152,6 +152,11 @@ def seeds(row: Row) -> list[int]:
     return sorted(runs(row.records, row.method).keys() & runs(row.records, row.against).keys())
 
 
+def measured(rows: Sequence[Row]) -> list[Row]:
+    """Those whose records are there."""
+    return [row for row in rows if seeds(row)]
+
+
 def gain(row: Row, measure: Measure) -> Interval:
     """How far the method is ahead, paired by seed."""
     ours, theirs = runs(row.records, row.method), runs(row.records, row.against)
@@ -180,7 +185,7 @@ def points(found: Interval) -> str:
 
 def set_table() -> Table:
     rows = []
-    for row in CHOSEN:
+    for row in measured(CHOSEN):
         accuracy = fmean(at_one(record) for record in runs(row.records, row.against).values())
         gains = (points(gain(row, measure)) for measure in (at_one, over_scales))
         steps = (step_ratio(row, "cpu", "called"), step_ratio(row, "h200", "graph"))
@@ -205,14 +210,14 @@ def gain_table(rows: Sequence[Row], first: str, **ratios: Measure) -> Table:
             *(points(gain(row, measure)) for measure in (at_one, over_scales)),
             *(ratio(row, of) for of in ratios.values()),
         )
-        for row in rows
+        for row in measured(rows)
     ]
     return Table("", (first, "gain at 1", "gain over 0.5 … 2", *ratios), cells)
 
 
 def series_table(records: str, series: str, first: str, methods: Mapping[str, str]) -> Table:
     """A series of several methods, and what the later ones gain over the first."""
-    found = {name: runs(records, method) for method, name in methods.items()}
+    found = {name: records_of for method, name in methods.items() if (records_of := runs(records, method))}
     plain, *others = found.values()
     rows = []
     for place, x in enumerate(next(iter(plain.values())).series[series].x):
@@ -228,16 +233,27 @@ def series_table(records: str, series: str, first: str, methods: Mapping[str, st
 
 def draw() -> None:
     """What the default of `convert` gains on every set, beside two more blocks."""
-    figure = make_figure(9.5, 1.5 + 0.38 * len(CHOSEN))
+    rows = measured(CHOSEN)
+    figure = make_figure(9.5, 1.5 + 0.38 * len(rows))
     axes = figure.subplots(1, 2, sharey=True)
     for axis, title, measure in zip(
         axes, ("at scale 1", f"mean over {LOW:g} … {HIGH:g}"), (at_one, over_scales), strict=True
     ):
-        _draw_gains(axis, CHOSEN, measure, 0.1, fmt="o", color=LATE_COLOUR, label="late layers converted")
+        _draw_gains(axis, rows, rows, measure, 0.1, fmt="o", color=LATE_COLOUR, label="late layers converted")
         label = "two more blocks instead"
-        _draw_gains(axis, DEEPER, measure, -0.2, fmt="s", color=DEEPER_COLOUR, markerfacecolor="white", label=label)
+        _draw_gains(
+            axis,
+            rows,
+            measured(DEEPER),
+            measure,
+            -0.2,
+            fmt="s",
+            color=DEEPER_COLOUR,
+            markerfacecolor="white",
+            label=label,
+        )
         axis.axvline(0, color="#aaaaaa", linewidth=1)
-        axis.set_yticks(range(len(CHOSEN)), [row.name for row in CHOSEN])
+        axis.set_yticks(range(len(rows)), [row.name for row in rows])
         axis.set_xlabel(f"points gained, {title}")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()
@@ -246,8 +262,11 @@ def draw() -> None:
     save_figure(figure, title, "Both networks trained with scale augmentation; n = 5, 95 % intervals", [FIGURE])
 
 
-def _draw_gains(axis: Any, rows: Sequence[Row], measure: Measure, up: float, **style: Any) -> None:
-    places = [next(place for place, each in enumerate(CHOSEN) if each.name == row.name) - up for row in rows]
+def _draw_gains(
+    axis: Any, all_rows: Sequence[Row], rows: Sequence[Row], measure: Measure, up: float, **style: Any
+) -> None:
+    names = [row.name for row in all_rows]
+    places = [names.index(row.name) - up for row in rows]
     gains = [gain(row, measure) for row in rows]
     ends = [[each.mean - each.low for each in gains], [each.high - each.mean for each in gains]]
     axis.errorbar([each.mean for each in gains], places, xerr=ends, capsize=2.5, linestyle="none", **style)
