@@ -30,7 +30,7 @@ IMAGES = {  # (side, channels, classes) of what the plan's folder holds
     "tiny": (32, 3, 30),
     "fashion": (28, 1, 10),
     "far-signs": (32, 3, 43),
-    **dict.fromkeys(("cifar", "cifar-layers", "cifar-scales", "cifar-controls"), (32, 3, 10)),
+    **dict.fromkeys(("cifar", "cifar-small", "cifar-layers", "cifar-scales", "cifar-controls"), (32, 3, 10)),
     "nuclei": (96, 1, 10),  # as labels of a step have ten classes
     "scenes": (64, 1, 11),
 }
