@@ -176,3 +176,15 @@ def test_the_data_without_its_packages_names_the_extra():
     code = "try: from scaleconv.data import read_set\nexcept ImportError as error: print(error)"
     expected = "scaleconv.data needs safetensors: pip install 'scaleconv[experiments]'\n"
     assert run_python(code, without={"safetensors"}) == expected
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["compare", "--help"], ["data", "--help"]])
+def test_the_help_of_the_command_does_not_wait_for_torch(arguments):
+    code = f"sys.argv = {['scaleconv', *arguments]}\nfrom scaleconv.__main__ import main\nmain()"
+    assert "scaleconv" in run_python(code, {"torch"})
+
+
+def test_the_command_has_the_whole_package_when_it_needs_it():
+    imports = "sys.argv = ['scaleconv']\nfrom scaleconv import *\n"
+    names = run_python(f"{imports}print(SIConv2d.__name__, scaling.__name__, summary.__name__)")
+    assert names.split() == ["SIConv2d", "scaling", "summary"]

@@ -1,6 +1,6 @@
 """The tables and the figure of docs/photographs.md, from the records of the plans in examples/plans.
 
-    python benchmarks/photographs.py
+    python benchmarks/gains.py
 
 Every row is a method beside the one that it changes, paired by seed: the points gained at scale 1 and on average over
 test scales from 0.5 to 2, with 95 % intervals (Student's t).
