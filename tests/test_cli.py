@@ -17,13 +17,14 @@ from helpers.command import parse, refused, says_next
 from helpers.folders import write_classes
 from scaleconv import __version__, cli
 from scaleconv.data import embedded_digits, make_set, read_set
+from scaleconv.experiments import ITEMS, read_records
 
 RESULTS = Path(__file__).parents[1] / "results"
 SOURCES = Path(cli.__file__).parents[2]
 
 
 def test_make_writes_the_set_that_the_library_makes(run, tmp_path):
-    code, output, errors = run("data", "make", "set.safetensors", "--dataset", "embedded")
+    code, output, errors = run("data", "make", "set.safetensors")
     expected = make_set(embedded_digits())
     assert (code, errors) == (0, "")
     assert expected.checksum() in output
@@ -73,10 +74,29 @@ def test_info_lists_digits_that_are_there_and_that_are_missing(run, monkeypatch)
     lines = {tuple(line.split()[:2]): line for line in output.splitlines()}
     assert "10000" in lines["embedded", "test"]
     assert "892 … 1135" in lines["embedded", "test"]
-    assert lines["embedded", "test"].endswith("2646ac647ad5339dbf082846283269ea  27ae3e4e09519cfbb04c329615203637")
     assert "agree" in lines["embedded", "test"]
-    assert "not in" in lines["mnist", "train"]
-    assert "not in" in lines["fashion", "test"]
+    assert output.splitlines()[-1].startswith("mnist train, mnist test, fashion train, fashion test: not in ")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(run("data", "info")[1].splitlines()) == 4  # one table
+
+
+def test_show_alone_lists_all_items_and_other_records(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, output, errors = run("show", "--results", RESULTS)
+    assert (code, errors) == (0, "")
+    lines = {line.split()[0]: line for line in output.splitlines()}
+    assert set(ITEMS) | {"compare-digits"} < set(lines)
+    assert "Table 1: test error (%) on MNIST-Scale" in lines["table1"]
+    assert int(lines["table1"].split()[-1]) == len(read_records(RESULTS / "table1"))
+    assert max(map(len, lines.values())) <= 80
+    _, output, _ = run("show", "--results", "nowhere")
+    assert {line.split()[-1] for line in output.splitlines()[2:]} == {"–"}
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("tabel1", "table1"), ("fgi3", "fig3"), ("scene", "scenes or seven")])
+def test_a_name_that_is_nearly_that_of_an_item_is_proposed(run, typed, meant):
+    for command in ("show", "reproduce"):
+        refused(run(command, typed), f"such as {meant} (`scaleconv show` lists them)", repr(typed))
 
 
 @pytest.mark.parametrize("folder", ["table1", "fig5a", "cost"])
@@ -151,7 +171,7 @@ def test_preview_writes_a_png(run, tmp_path):
 def test_a_missing_extra_is_one_line_that_names_it(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "requests", None)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    refused(run("data", "make", "set.safetensors"), "pip install 'scaleconv[experiments]'")
+    refused(run("data", "make", "set.safetensors", "--dataset", "mnist"), "pip install 'scaleconv[experiments]'")
     refused(run("data", "preview", "sheet.png"), "pip install 'scaleconv[experiments]'")
 
 
@@ -296,7 +316,7 @@ def test_a_download_that_fails_leaves_no_folder(run, monkeypatch, tmp_path):
         raise ConnectionError("no network")
 
     monkeypatch.setattr("requests.get", refuse)
-    refused(run("data", "make", "set.safetensors"), "could not download", "--dataset embedded")
+    refused(run("data", "make", "set.safetensors", "--dataset", "mnist"), "could not download", "--dataset embedded")
     assert list(tmp_path.iterdir()) == []
 
 

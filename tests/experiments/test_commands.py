@@ -167,14 +167,15 @@ WRONG = {
     "pattern": (("show", "table1-**"), "`name` must be a folder's name", "'table1-**'"),
     "results": (("report", "--results", "nowhere"), "`results` must be a directory with records, got nowhere"),
     "winners": (("reproduce", "winners", "--models", "convnet", *TINY), "`models` must have scale-invariant layers"),
-    "item": (("reproduce", "table9"), "`item` must be one of", "'table9'"),
+    "item": (("reproduce", "table9"), "`item` must be an item, such as table1", "'table9'"),
     "preset": (("reproduce", "table1", "--preset", "fast"), "`preset` must be one of paper, quick", "'fast'"),
     "setting": (("reproduce", "table1", "--set", "foo"), "`set` must be KEY=VALUE", "'foo'"),
     "folds": (("reproduce", "table1", "--folds", "one"), "`folds` must be whole numbers", "'one'"),
     "device": (("reproduce", "table1", "--device", "abacus"), "`device` must be one this machine has", "'abacus'"),
     "processes": (("reproduce", "table1", "--processes", "-1"), "`processes` must lie between 0 and 256, got -1"),
     "method": (("train", "resnet"), "`METHOD` must be one of rbm, ", "'resnet'"),
-    "shown": (("show", "nope"), "`name` must be a folder in results, or one of table1, ", "got 'nope'"),
+    "shown": (("show", "nope"), "`name` must be that of records in results, or an item, such as", "got 'nope'"),
+    "listed": (("show", "--json"), "`name` must be given with --json"),
     "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce"),
 }
 

@@ -138,7 +138,7 @@ def test_a_wrong_setting_is_named_with_its_file(changes, message):
 
 
 def test_unknown_items_presets_and_points_are_named():
-    with pytest.raises(ValueError, match=r"`item` must be one of table1, .*got 'table2'"):
+    with pytest.raises(ValueError, match=r"`item` must be an item, such as table1 .*got 'table2'"):
         load_item("table2")
     with pytest.raises(ValueError, match="`preset` must be one of paper, quick, got 'slow'"):
         load_item("table1", "slow")

@@ -177,3 +177,6 @@ def test_the_page_has_verdict_rule_figure_tables_and_how_to_load(tmp_path):
     assert first == f"- plain, seed 0: `{loaded}`"
     assert second.endswith('/plain-fold0-seed1.safetensors", "my.module:net")`')
     assert page.recipe(records[0], tmp_path) == loaded.replace("weights/", f"{tmp_path}/weights/")
+    root.skipped = ()  # as the list of an earlier run is outdated then
+    assert not page.write_page(records, data, tmp_path)[-1].with_name("skipped.txt").exists()
+    assert "1 channel; 0 files left out. 3 / 45 epochs" in paths[0].read_text()

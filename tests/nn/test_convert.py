@@ -220,7 +220,7 @@ def resnet():
     return nn.Sequential(nn.Conv2d(3, 2, 3, padding=1), nn.ReLU(), *stages, nn.AdaptiveAvgPool2d(1))
 
 
-LAST_STAGE = ["5.0.conv1", "5.0.conv2", "5.1.conv1", "5.1.conv2"]
+LATE_LAYERS = ["4.1.conv2", "5.0.conv1", "5.0.conv2", "5.1.conv1", "5.1.conv2"]  # 30 % of 17
 
 
 class UNet(nn.Module):
@@ -250,14 +250,14 @@ class UNet(nn.Module):
 BOTTOM = ["bottom.0", "bottom.1"]
 
 
-def test_by_default_the_last_quarter_of_the_layers_is_swapped():
+def test_by_default_the_last_30_percent_of_the_layers_are_swapped():
     network = resnet()
     for given in ({}, {"images": torch.rand(1, 3, 32, 32)}, {"scales": (1, 2)}, {"antialias": True}):
         converted = convert(network, **given)
-        assert swapped(converted) == LAST_STAGE
+        assert swapped(converted) == LATE_LAYERS
         scales = given.get("scales", LATE_SCALES)
-        assert {converted.get_submodule(name).scales for name in LAST_STAGE} == {scales}
-    assert swapped(convert(network, exclude="5.*")) == ["4.0.conv2", "4.1.conv1", "4.1.conv2"]  # of the 13 others
+        assert {converted.get_submodule(name).scales for name in LATE_LAYERS} == {scales}
+    assert swapped(convert(network, exclude="5.*")) == ["4.0.conv1", "4.0.conv2", "4.1.conv1", "4.1.conv2"]  # of 13
 
 
 def test_every_layer_is_swapped_where_include_says_so():
@@ -267,7 +267,7 @@ def test_every_layer_is_swapped_where_include_says_so():
     assert swapped(convert(resnet(), include=["*"], exclude="5.*")) == [n for n in swapped(network) if n[0] != "5"]
 
 
-def test_whatever_else_chooses_layers_takes_the_place_of_the_quarter():
+def test_whatever_else_chooses_layers_takes_the_place_of_the_late_ones():
     network = resnet()
     assert swapped(convert(network, first=1)) == ["0"]
     assert swapped(convert(network, last=1)) == ["5.1.conv2"]
@@ -290,7 +290,7 @@ def test_with_images_layers_count_from_the_largest_map_to_the_smallest():
     assert swapped(convert(network, last=2, images=images)) == BOTTOM
     assert swapped(convert(network, last=4, images=images)) == [*BOTTOM, "up2.0", "up2.1"]
     assert swapped(convert(network, first=3, images=images)) == ["down1.0", "down1.1", "up1.0"]
-    # A quarter of 10 is 3: with images also the last layer of the next larger maps.
+    # 30 % of 10 is 3: with images also the last layer of the next larger maps.
     assert swapped(convert(network)) == ["up2.1", "up1.0", "up1.1"]
     assert swapped(convert(network, images=images)) == [*BOTTOM, "up2.1"]
 
@@ -309,7 +309,7 @@ def test_layers_that_the_images_do_not_reach_count_first():
     [
         *[
             (LATE, layers, count)
-            for layers, count in ((1, 1), (2, 1), (4, 1), (5, 1), (6, 2), (7, 2), (13, 3), (17, 4))
+            for layers, count in ((1, 1), (2, 1), (4, 1), (5, 2), (6, 2), (7, 2), (13, 4), (17, 5))
         ],
         *[(0.5, 7, 4), (0.5, 5, 3), (0.1, 15, 2), (0.1, 14, 1), (0.01, 3, 1), (0.99, 3, 3), (1.0, 7, 7)],
         *[(0.29, 50, 15), (0.35, 90, 32), (1 / 3, 9, 3)],  # 0.29 · 50 and 0.35 · 90 are below the half as floats

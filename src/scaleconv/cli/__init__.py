@@ -174,7 +174,9 @@ def reproduce(
 
 @app.command(epilog="Example: scaleconv show table1 --json")
 def show(
-    name: Annotated[str, typer.Argument(help="Name of the results, such as table1 or fig4a-quick.")],
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the results, such as table1 or fig4a-quick. Default: list them all.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Mean, std and n per model, and per point of a curve, as JSON.")
     ] = False,
@@ -185,9 +187,15 @@ def show(
 ) -> None:
     """Show an experiment from its records, without running anything."""
     from scaleconv.experiments import ITEMS, check_name, load_item, read_records
+    from scaleconv.experiments.items import meant
     from scaleconv.experiments.page import is_of_images, summary_text
-    from scaleconv.experiments.report import check_item, find_folder, print_json, print_tables
+    from scaleconv.experiments.report import check_item, find_folder, print_items, print_json, print_tables
 
+    if name is None:
+        if as_json or item:
+            raise ValueError(f"`name` must be given with --{'json' if as_json else 'item'}")
+        print_items(results)
+        return
     folder = find_folder(results, check_name(name))
     records = [] if folder is None else read_records(folder)
     own = [record for record in records if is_of_images([record])]
@@ -197,7 +205,7 @@ def show(
     records = [record for record in records if record not in own]  # `train` leaves both kinds
     named = item or name.partition("-")[0]
     if folder is None and named not in ITEMS:
-        raise ValueError(f"`name` must be a folder in {results}, or one of {', '.join(ITEMS)}, got {name!r}")
+        raise ValueError(f"`name` must be that of records in {results}, or {meant(named)}, got {name!r}")
     loaded = load_item(named)
     if folder is None:
         raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {loaded.item}` first")

@@ -1,6 +1,7 @@
 """The commands `scaleconv data …`: the digits on this machine, and sets made of them."""
 
 import shlex
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,10 +46,10 @@ def info(
         _print_set(path)
 
 
-@data_app.command(epilog="Example: scaleconv data make set.safetensors --dataset embedded --scales uniform:0.5,1")
+@data_app.command(epilog="Example: scaleconv data make set.safetensors --scales uniform:0.5,1")
 def make(
     path: Annotated[Path, typer.Argument(help="File to write, ending in .safetensors.")],
-    dataset: DatasetName = "mnist",
+    dataset: DatasetName = "embedded",
     part: Part = None,
     data_dir: DataDir = None,
     scales: Scales = "uniform:0.3,1",
@@ -170,16 +171,18 @@ def _print_digits(data_dir: Path | None) -> None:
     from scaleconv.data.datasets import take_inventory
     from scaleconv.table import Table, terminal_width
 
-    header = ("data set", "part", "digits", "per class", "checksums", "from", "MD5 of the images", "MD5 of the labels")
-    rows = []
+    rows, missing = [], defaultdict(list)
     for dataset, part, found in take_inventory(data_dir):
         if isinstance(found, str):
-            rows.append((dataset, part, "–", "–", "–", found, "–", "–"))
+            missing[found].append(f"{dataset} {part}")
             continue
         counts = found.labels.bincount(minlength=10)
         classes = f"{int(counts.min())} … {int(counts.max())}"
-        rows.append((dataset, part, str(len(found)), classes, "agree", found.source, *found.checksums))
+        rows.append((dataset, part, str(len(found)), classes, "agree", found.source))
+    header = ("data set", "part", "digits", "per class", "checksums", "from")
     typer.echo(Table("", header, rows, labels=2).text(terminal_width()))
+    for reason, parts in missing.items():
+        typer.echo(f"{', '.join(parts)}: {reason}")
 
 
 def _print_set(path: Path) -> None:

@@ -10,6 +10,7 @@ compares settings or readings of the paper, and is not run with all.
 """
 
 import copy
+import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -367,10 +368,16 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
+def meant(item: str) -> str:
+    """Which item somebody may have meant, as the end of a message."""
+    similar = difflib.get_close_matches(item, ITEMS)
+    return f"an item, such as {' or '.join(similar or ITEMS[:2])} (`scaleconv show` lists them)"
+
+
 def _read(item: str) -> tuple[Table, Table]:
     """A file and its presets, both on top of the settings of the item it is based on."""
     if item not in _FILES:
-        raise ValueError(f"`item` must be one of {', '.join(ITEMS)}, got {item!r}")
+        raise ValueError(f"`item` must be {meant(item)}, got {item!r}")
     table = {key: copy.deepcopy(value) for key, value in _FILES[item].items() if key not in ("order", "search")}
     presets = {"paper": {}, **table.pop("presets", {})}
     if "base" not in table:

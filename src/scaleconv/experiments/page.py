@@ -171,13 +171,15 @@ def summary_text(records: Sequence[Record], *, as_json: bool = False) -> str:
 
 
 def write_page(records: Sequence[Record], data: ImageData, folder: Path) -> list[Path]:
-    """Write the figure, the page and the list of what was left out into the folder of the records."""
+    """Write the figure, the page and the list of what was left out, if anything was, into the folder of the records."""
     figures = [folder / f"accuracy.{kind}" for kind in FORMATS]
     name = data.folder.root.resolve().name
     draw_panels(accuracy_panels(records), f"Accuracy on {name}", "", figures)
-    skipped = "".join(f"{each}\n" for each in data.folder.skipped)
-    page = write_text(folder / "page.md", _page(records, data, name))
-    return [page, *figures, write_text(folder / "skipped.txt", skipped)]
+    page, skipped = write_text(folder / "page.md", _page(records, data, name)), folder / "skipped.txt"
+    if not data.folder.skipped:
+        skipped.unlink(missing_ok=True)  # of an earlier run
+        return [page, *figures]
+    return [page, *figures, write_text(skipped, "".join(f"{each}\n" for each in data.folder.skipped))]
 
 
 def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
@@ -190,7 +192,7 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
     size = "their own sizes" if data.size is None else f"{data.size[0]}×{data.size[1]} pixels ({data.fit})"
     images = first.config["data"]
     channels, threads = counted(data.channels, "channel"), counted(first.environment["threads"], "thread")
-    skipped = counted(len(data.folder.skipped), "file")
+    skipped = f"{counted(len(data.folder.skipped), 'file')} left out" + " (skipped.txt)" * bool(data.folder.skipped)
     weights = "\n".join(f"- {title(r.model)}, seed {r.seed}: `{recipe(r)}`" for r in records)
     blocks = [
         f"# {name}: which network to take",
@@ -199,8 +201,8 @@ def _page(records: Sequence[Record], data: ImageData, name: str) -> str:
         "![Accuracy at every scale of the test images](accuracy.png)",
         *markdown_blocks(make_page_tables(records)),
         f"{each('network', 'name')} on {images['train']} training and {images['test']} test images of "
-        f"{len(data.folder.classes)} classes, {size}, {channels}; {skipped} left out "
-        f"(skipped.txt). {counted(each('training', 'epochs'), 'epoch')}, batch {each('training', 'batch')}, "
+        f"{len(data.folder.classes)} classes, {size}, {channels}; {skipped}. "
+        f"{counted(each('training', 'epochs'), 'epoch')}, batch {each('training', 'batch')}, "
         f"{each('training', 'optimizer')}, rate {each('training', 'learning_rate')}; "
         f"{first.environment['device']}, {threads}. Test images are rescaled about "
         "their centre on a canvas of the same size, with the edge repeated around smaller ones. The "

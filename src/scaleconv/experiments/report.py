@@ -10,6 +10,7 @@ import base64
 import json
 import re
 import shlex
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,19 @@ def terminal_text(tables: Sequence[Table], notes: Sequence[str], heading: str = 
     width = terminal_width()
     blocks = [wrapped(heading, width), *(table.text(width) for table in tables)]
     return "\n\n".join([*blocks[not heading :], "\n".join(wrapped(note, width) for note in notes)])
+
+
+def print_items(results: Path) -> None:
+    """Print a line for each item, and for other records that are there: name, title, and how many runs are kept."""
+    titles = {item: load_item(item).title for item in ITEMS}
+    for path in sorted(results.glob("*.jsonl")):
+        item = path.stem.removesuffix("-quick")
+        titles.setdefault(path.stem, titles.get(item, "Networks compared on a folder of images"))
+    rows = [
+        (name, textwrap.shorten(title, 56, placeholder=" …"), str(_count_records(results / name) or "–"))
+        for name, title in titles.items()
+    ]
+    print(Table("", ("name", "title", "runs"), rows, labels=2).text(terminal_width()))
 
 
 def print_json(item: Item, records: Sequence[Record]) -> None:
