@@ -112,7 +112,7 @@ def test_commands_that_choose_a_test_find_one(page):
 def test_the_results_in_the_readme_are_those_of_the_records():
     experiment = load_experiment("table1")
     rows = make_rows(read_records(ROOT / "results" / "table1"), experiment.paper, experiment.baseline)
-    assert [row for row in rows if f"| {' | '.join(cells(row))} |" not in text_of("README.md")] == []
+    assert [row for row in rows if f"| {' | '.join(cells(row)[:4])} |" not in text_of("README.md")] == []
     (change,) = (row.change for row in rows if row.model == "si_convnet")
     assert f"makes {-change:.0f} % fewer errors" in text_of("README.md")
 
@@ -297,9 +297,9 @@ def test_the_code_on_scenes_runs(monkeypatch, tmp_path):
     exec(networks, names)
     assert names["photos"](torch.rand(1, 3, 16, 16)).shape == (1, 5, 16, 16)
     layer = nn.Sequential(OrderedDict(conv1=nn.Conv2d(1, 4, 3)))
-    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    names |= {"model": nn.Sequential(OrderedDict(layer4=nn.Sequential(nn.Identity(), layer), head=nn.Sequential(*head)))}
-    names |= {"image": torch.rand(1, 12, 12)}
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    names["model"] = nn.Sequential(OrderedDict(layer4=nn.Sequential(nn.Identity(), layer), head=head))
+    names["image"] = torch.rand(1, 12, 12)
     exec(explained, names)
     assert names["found"].layers["layer4.1.conv1"].winning_scale.shape == (10, 10)
     scaleconv.data.write_scenes(names["scenes"], tmp_path / "photos")
