@@ -249,3 +249,23 @@ def test_a_published_number_is_compared_with_the_lowest_of_ours(error, expected)
     assert second.paper == "published at 28+: 1.76 %"
     assert second.ours.startswith("Deep CNN 2.00 %")
     assert verdict("lead", first.paper, field_records(baseline)) is None  # a baseline alone decides nothing
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"), [((0.5, 0.51), "same"), ((0.5, 1.2), "not shown"), ((1.1, 1.11), "not shown")]
+)
+def test_small_runs_are_judged_by_directions_alone(ratios, expected):
+    """The paper's ratios are 0.90 and 1.03: of 0.5 small runs cannot say that it is better."""
+    records = table_records({"si_convnet": [10 * ratio for ratio in ratios], "convnet": [10.0, 10.0]})
+    found = {claim.paper: claim.verdict for claim in check_claims(load_item("table1", "quick"), records)}
+    assert found.pop("error of SI-ConvNet vs ConvNet: −10.1 %") == expected
+    assert found == {"ConvNet: 3.48 ± 0.23 %": "not comparable", "SI-ConvNet: 3.13 ± 0.19 %": "not comparable"}
+    above = table_records({"hierarchical": [10 / ratio for ratio in ratios], "convnet": [10.0, 10.0]})
+    (found,) = check_claims(load_item("table1", "quick"), above)[2:]
+    assert (found.paper, found.verdict) == ("error of Hierarchical ConvNet vs ConvNet: +2.9 %", expected)
+
+
+def test_what_small_runs_do_not_show_is_not_worse():
+    crossing = at_scales((50.0, 2.0, 30.0), (40.0, 3.0, 40.0))
+    for preset, expected in (("paper", "worse"), ("quick", "not shown")):
+        assert {claim.verdict for claim in check_claims(load_item("fig5a", preset), crossing)} >= {expected}

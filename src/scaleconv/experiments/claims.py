@@ -10,10 +10,13 @@ A direction that the paper states without a number is the paired difference betw
 lies on the paper's side of 0, at every point that the claim is about. *Worse*: it does not; the claim is not shown.
 
 One fold has no interval: it decides nothing, and neither does a point that is missing.
+
+Small runs, those of another preset than the paper's, are judged by directions alone: *same*, or *not shown*. Their
+errors are *not comparable* with the paper's, and of its relative changes only the sign is.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import sub
 from statistics import fmean
 
@@ -44,6 +47,7 @@ PAIRS = ((OURS, BASE), (OURS, "hierarchical"), ("hierarchical", BASE), ("si_rbm"
 BELOW = ((OURS, BASE), ("si_cnn", "cnn"), ("si_cnn", "cropped_cnn"))
 PAPER_FOLDS = 6  # behind each deviation of table 1
 SAME, BETTER, WORSE = "same", "better", "worse"
+NOT_COMPARABLE, NOT_SHOWN = "not comparable", "not shown"  # of small runs
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,14 @@ def check_claims(item: Item, records: Sequence[Record]) -> list[Claim]:
     """
     if unknown := [name for name in item.checks if name not in CHECKS]:
         raise ValueError(f"`checks` of {item.item} must be among {', '.join(CHECKS)}, got {unknown[0]!r}")
-    return [claim for name in item.checks for claim in CHECKS[name](item, records)]
+    claims = [claim for name in item.checks for claim in CHECKS[name](item, records)]
+    if _is_small(item):
+        claims = [replace(claim, verdict=NOT_SHOWN) if claim.verdict == WORSE else claim for claim in claims]
+    return claims
+
+
+def _is_small(item: Item) -> bool:
+    return item.preset != "paper"
 
 
 def compare(found: Interval | None, paper: float) -> str | None:
@@ -86,13 +97,13 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
             found = interval(values, against=Summary(mean, std[0], PAPER_FOLDS) if std else None)
             paper = f"{TITLES[model]}: {as_stated(item.paper[model])} %"
             ours = f"{fmean(values):.2f} %{_gap(found, mean) if std else bounds(found)}, n = {len(values)}"
-            claims.append(Claim(paper, ours, compare(found, mean)))
+            claims.append(Claim(paper, ours, NOT_COMPARABLE if _is_small(item) else compare(found, mean)))
     for model, other in PAIRS:
         both = paired(errors.get(model, {}), errors.get(other, {}), relative_change)
         if both and model in item.paper and other in item.paper:
             paper_change = relative_change(item.paper[model][0], item.paper[other][0])
             text = f"error of {TITLES[model]} vs {TITLES[other]}: {signed_percent(paper_change)}"
-            claims.append(_percentage(text, list(both.values()), paper_change))
+            claims.append(_percentage(item, text, list(both.values()), paper_change))
     return claims
 
 
@@ -128,6 +139,7 @@ def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
             found, best = interval(ours), item.paper[label][0]
             text = f"{title} {fmean(ours):.2f} %{bounds(found)}, n = {len(ours)}"
             verdict = compare(found, best) if all(TITLES[model] in values for model in models) else None
+            verdict = NOT_COMPARABLE if _is_small(item) else verdict
             claims.append(Claim(f"published at {label}: {best:.2f} %", text, verdict))
     return claims
 
@@ -163,7 +175,7 @@ def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
         if found:
             place = f"at scale {where}" if where else "on average"
             text = f"error vs {TITLES[BASE]} {place}: {signed_percent(-paper, 0)}"
-            claims.append(_percentage(text, list(found.values()), -paper))
+            claims.append(_percentage(item, text, list(found.values()), -paper))
     return claims
 
 
@@ -235,11 +247,14 @@ def _differences(panel: Panel, lines: Networks, combine: Callable[[float, float]
     return {x: paired(lines[0].values.get(x, {}), lines[1].values.get(x, {}), combine) for x in panel.xs}
 
 
-def _percentage(paper: str, changes: Sequence[float], expected: float) -> Claim:
-    """A relative change of the error against the paper's."""
+def _percentage(item: Item, paper: str, changes: Sequence[float], expected: float) -> Claim:
+    """A relative change of the error against the paper's; of small runs, its sign alone."""
     found = interval(changes)
+    verdict = compare(found, expected)
+    if found and _is_small(item):
+        verdict = SAME if (found.high < 0 if expected < 0 else found.low > 0) else WORSE
     bounds = "" if found is None else f" [{signed_percent(found.low)[:-2]}, {signed_percent(found.high)[:-2]}]"
-    return Claim(paper, f"{signed_percent(fmean(changes))}{bounds}, n = {len(changes)}", compare(found, expected))
+    return Claim(paper, f"{signed_percent(fmean(changes))}{bounds}, n = {len(changes)}", verdict)
 
 
 def _difference(by_repeat: ByRepeat, about: str = "difference ") -> str:

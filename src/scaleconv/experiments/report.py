@@ -466,7 +466,7 @@ def command(each: Recorded) -> str:
     Settings that differ from point to point cannot be given on a command line, and are named in a comment.
     """
     item, records = each.item, each.records
-    words = ["scaleconv", "reproduce", item.item, "--preset", str(getattr(item, "preset", "paper"))]
+    words = ["scaleconv", "reproduce", item.item, "--preset", item.preset]
     comment = ""
     if isinstance(item, Experiment):
         models = [model for model in item.models if of_model(records, model)]
