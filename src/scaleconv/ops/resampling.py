@@ -173,7 +173,7 @@ def _weighted_sums(table: Tensor, first: Tensor, index: Tensor, weight: Tensor) 
 
 
 ENTRIES = 2**16  # that are repeated for several images at the most
-MOST_IMAGES = 16  # of which both axes are taken at once
+MOST_IMAGES = 128  # of which both axes are taken at once
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ def scale_max_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: 
 
     Neither is a view of a tensor that was made here: autograd forbids to change such a one in place.
     """
-    steps, call, pixels = _steps(plan), plan.call, _pixels(input, plan)
+    steps, call, pixels, weight = _steps(plan), plan.call, _pixels(input, plan), _laid_out(weight, plan)
     if plan.planar:
         result = pixels.new_empty((call.out_channels, *call.output_size, len(input)))  # and so it is copied in the end
     elif plan.identity is None:
@@ -55,7 +55,7 @@ def scale_max_backward(
     grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, plan: Plan, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the input and of the weight, each None if it is not needed."""
-    steps, call, pixels = _steps(plan), plan.call, _pixels(input, plan)
+    steps, call, pixels, weight = _steps(plan), plan.call, _pixels(input, plan), _laid_out(weight, plan)
     sent = _pixels(grad, plan)
     won = steps.to_compare(_pixels(winner, plan), sent)
     to_input = to_weight = None
@@ -99,6 +99,13 @@ def _chunks(pixels: Tensor, canvas: Canvas, plan: Plan) -> Iterator[slice]:
     allowed = max(GPU_CHUNK, 2 * both) if plan.gpu else CPU_CHUNK
     step = max(1, -(-images // max(1, -(-images * per_image // allowed))))
     return (slice(first, min(first + step, images)) for first in range(0, images, step))
+
+
+def _laid_out(weight: Tensor, plan: Plan) -> Tensor:
+    """The weight in the layout of the canvases, into which a library would bring it at each of its calls."""
+    if plan.planar or not plan.canvases:
+        return weight
+    return weight.contiguous(memory_format=torch.channels_last)
 
 
 def _pixels(images: Tensor, plan: Plan) -> Tensor:
