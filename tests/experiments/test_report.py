@@ -174,7 +174,9 @@ def test_the_page_is_filled_between_its_markers_and_twice_gives_the_same(tree, r
     assert "| 36, 64 | 4.00 | 3.00 | −25.0 % |" in page
     assert page.count("No records yet.") == len(ITEMS) - 2  # the small version of fig4b is none of the paper's size
     assert (page.count("more prose"), "what stood there" in page) == (len(ITEMS), False)
-    assert "| table1 | error of SI-ConvNet vs ConvNet: −10.1 % | −25.0 % [−25.0, −25.0], n = 2 | better |" in page
+    assert (
+        "| table1 | error of SI-ConvNet vs ConvNet: −10.1 % | −25.0 % [−25.0, −25.0], n = 2 | differs, lower |" in page
+    )
     drawn = {path.name for path in (tree / "docs" / "figures").iterdir()}
     assert drawn == {"table1.png", "fig4a.png"}
     assert {path.name for path in (tree / "results" / "fig4a").glob("[ft]*")} == {"table.csv", "table.md"}
@@ -259,7 +261,7 @@ def test_the_page_for_a_browser_has_claims_tables_figures_and_where_they_come_fr
     counts = ", ".join(f"{verdicts.count(word)} {word}" for word in sorted(set(verdicts)))
     stated = f"{len(verdicts)} claims of the paper, and of what was published later: {counts}."
     assert stated in words(sections["claims"])
-    assert {"same", "better", "worse"} <= set(re.findall(r'<td class="(\w+)">', page_text))
+    assert {"same", "lower", "higher"} <= set(re.findall(r'<td class="(\w+)">', page_text))
     assert rows(sections["table1"]) == [
         ["method", "paper", "ours", "n", "error vs ConvNet", "p", "s / epoch"],
         ["ConvNet", "3.48 ± 0.23", "5.00 ± 1.00", "3", "–", "–", "0.5"],

@@ -1,22 +1,23 @@
-"""The paper's claims beside what the records say: the same, better or worse, with the interval that decides it.
+"""The paper's claims beside what the records say: reproduced or not, with the interval that decides it.
 
 A check is one function, in `CHECKS` under the name that `checks` of an item's file gives. The paper's numbers come from
 that file. One rule decides all claims. Every fold gives one number, and all folds a 95 % interval of its mean.
 
-A number of the paper is compared with that interval. *Same*: the number lies in it. *Better* or *worse*: it does not.
-Where the paper has a deviation over its own six folds, the interval is that of the difference between the two means.
+A number of the paper is compared with that interval. *Reproduced*: the number lies in it. *Differs, lower* or *differs,
+higher*: it does not, and ours is lower or higher. Where the paper has a deviation over its own six folds, the interval
+is that of the difference between the two means.
 
-A direction that the paper states without a number is the paired difference between two networks. *Same*: the interval
-lies on the paper's side of 0, at every point that the claim is about. *Worse*: it does not; the claim is not shown.
+A direction that the paper states without a number is the paired difference between two networks. *Reproduced*: the
+interval lies on the paper's side of 0, at every point that the claim is about. *Not shown*: it does not.
 
 One fold has no interval: it decides nothing, and neither does a point that is missing.
 
-Small runs, those of another preset than the paper's, are judged by directions alone: *same*, or *not shown*. Their
-errors are *not comparable* with the paper's, and of its relative changes only the sign is.
+Small runs, those of another preset than the paper's, are judged by directions alone. Their errors are *not comparable*
+with the paper's, and of its relative changes only the sign is.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import sub
 from statistics import fmean
 
@@ -46,8 +47,9 @@ PAIRS = ((OURS, BASE), (OURS, "hierarchical"), ("hierarchical", BASE), ("si_rbm"
 # Of the field, the network that must be below and those it must be below.
 BELOW = ((OURS, BASE), ("si_cnn", "cnn"), ("si_cnn", "cropped_cnn"))
 PAPER_FOLDS = 6  # behind each deviation of table 1
-SAME, BETTER, WORSE = "same", "better", "worse"
-NOT_COMPARABLE, NOT_SHOWN = "not comparable", "not shown"  # of small runs
+REPRODUCED, LOWER, HIGHER = "reproduced", "differs, lower", "differs, higher"
+NOT_SHOWN = "not shown"  # of a direction
+NOT_COMPARABLE = "not comparable"  # of small runs
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,7 @@ def check_claims(item: Item, records: Sequence[Record]) -> list[Claim]:
     """
     if unknown := [name for name in item.checks if name not in CHECKS]:
         raise ValueError(f"`checks` of {item.item} must be among {', '.join(CHECKS)}, got {unknown[0]!r}")
-    claims = [claim for name in item.checks for claim in CHECKS[name](item, records)]
-    if _is_small(item):
-        claims = [replace(claim, verdict=NOT_SHOWN) if claim.verdict == WORSE else claim for claim in claims]
-    return claims
+    return [claim for name in item.checks for claim in CHECKS[name](item, records)]
 
 
 def _is_small(item: Item) -> bool:
@@ -78,12 +77,17 @@ def _is_small(item: Item) -> bool:
 
 
 def compare(found: Interval | None, paper: float) -> str | None:
-    """The verdict on a number of the paper, where less is better."""
+    """The verdict on a number of the paper."""
     if found is None:
         return None
     if found.high < paper:
-        return BETTER
-    return WORSE if found.low > paper else SAME
+        return LOWER
+    return HIGHER if found.low > paper else REPRODUCED
+
+
+def _shown(holds: bool) -> str:
+    """The verdict on a direction."""
+    return REPRODUCED if holds else NOT_SHOWN
 
 
 def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -122,7 +126,7 @@ def _below(item: Item, records: Sequence[Record]) -> list[Claim]:
         average = _difference(mean_over_points(gaps), "on average ")
         text = f"below at {below} of {len(found)}, above at {above}; {average}"
         text += f"; {missing} not measured yet" if missing else ""
-        verdict = WORSE if above else None if missing or None in found else SAME if below == len(found) else WORSE
+        verdict = None if not above and (missing or None in found) else _shown(below == len(found))
         claims.append(Claim(f"{TITLES[ours]} below {TITLES[base]} at every point", text, verdict))
     return claims
 
@@ -158,7 +162,7 @@ def _gap_shrinks(item: Item, records: Sequence[Record]) -> list[Claim]:
     text = f"from {fmean(first.values()):.2f} to {fmean(last.values()):.2f} points".replace("-", "−")
     verdict = None
     if shrinks and left:
-        verdict = SAME if shrinks.high < 0 and left.high >= 0 else WORSE
+        verdict = _shown(shrinks.high < 0 and left.high >= 0)
     return [Claim(f"the gap shrinks with the {panel.x}", f"{text}; {_difference(change, 'change ')}", verdict)]
 
 
@@ -193,7 +197,7 @@ def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
     found = interval(list(slower.values()))
     means = " against ".join(f"{fmean(slopes.values()):.2f}" for slopes in (ours, base))
     text = f"{means} points per unit of half-width; {_difference(slower)}"
-    verdict = None if found is None else SAME if found.high < 0 else WORSE
+    verdict = None if found is None else _shown(found.high < 0)
     return [Claim(f"the error of {TITLES[OURS]} grows more slowly with the range", text, verdict)]
 
 
@@ -207,7 +211,7 @@ def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
     text = f"{layers}; n = {min(map(len, gaps.values()))}"
     found, verdict = [each for gap in gaps.values() if (each := interval([*gap.values()]))], None
     if len(found) == len(panel.xs):
-        verdict = SAME if all(each.low > 0 for each in found) else WORSE
+        verdict = _shown(all(each.low > 0 for each in found))
     return [Claim(f"{TITLES[OURS]} more invariant at every layer", text, verdict)]
 
 
@@ -252,7 +256,7 @@ def _percentage(item: Item, paper: str, changes: Sequence[float], expected: floa
     found = interval(changes)
     verdict = compare(found, expected)
     if found and _is_small(item):
-        verdict = SAME if (found.high < 0 if expected < 0 else found.low > 0) else WORSE
+        verdict = _shown(found.high < 0 if expected < 0 else found.low > 0)
     bounds = "" if found is None else f" [{signed_percent(found.low)[:-2]}, {signed_percent(found.high)[:-2]}]"
     return Claim(paper, f"{signed_percent(fmean(changes))}{bounds}, n = {len(changes)}", verdict)
 

@@ -2,8 +2,8 @@
 
 `docs/reproduction.md` and `docs/field.md` keep their prose: only the text between `<!-- begin NAME -->` and
 `<!-- end NAME -->` is replaced. NAME is an item, for its table and figure, or `claims`, for the list of what the paper
-says, and whether ours is the same, better or worse. The page for a browser is `templates/report.html`, one file that
-needs no other and no network.
+says, and whether that is reproduced. The page for a browser is `templates/report.html`, one file that needs no other
+and no network.
 """
 
 import base64
@@ -24,7 +24,7 @@ from ..data.files import atomic_path, check_writable
 from ..data.progress import watched
 from ..models.networks import NETWORKS
 from ..table import Table, terminal_width, wrapped
-from .claims import BETTER, SAME, WORSE, check_claims
+from .claims import HIGHER, LOWER, REPRODUCED, check_claims
 from .explanation import draw_predictions
 from .figures import draw, draw_inline, draw_learned_filters
 from .items import ITEMS, Experiment, Item, folder_name, load_item
@@ -403,7 +403,7 @@ def html_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
         preset=preset,
         count=sum(len(each.records) for each in recorded),
         claims=claims,
-        verdicts=(SAME, BETTER, WORSE),
+        verdicts={REPRODUCED: "same", LOWER: "lower", HIGHER: "higher"},
         counts=sorted(Counter(row[-1] for row in claims.rows).items()),
         sections=[_section(each, figures) for each in watched(recorded, "drawing figures", len(recorded))],
         provenance=provenance_table(recorded),
