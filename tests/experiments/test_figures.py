@@ -68,7 +68,7 @@ def test_lines_are_means_with_deviations_beside_their_changes_against_the_baseli
     # Folds of 8 and 10 against 6 and 6 change by −25 and −40 %, so their deviation is 15 / √2.
     (bar,) = changes.containers[0].lines[2]
     assert bar.get_segments()[0][:, 1] == pytest.approx([-100 / 3 - 15 / 2**0.5, -100 / 3 + 15 / 2**0.5])
-    assert changes.get_legend().get_texts()[0].get_text() == "SI-ConvNet: −27 % on average"
+    assert changes.get_legend().get_texts()[0].get_text() == "SI-ConvNet: mean error −29 %"
     assert ours.lines[0].get_color() == COLOURS["si_convnet"]
 
 

@@ -79,7 +79,7 @@ def test_a_table_of_a_curve_has_a_row_per_point_and_the_mean_of_all():
     assert table.rows == [
         ("9, 16", "9.00 ± 1.41", "6.00", "−33.3 %"),
         ("36, 64", "5.00 ± 1.41", "4.00", "−20.0 %"),
-        ("mean", "7.00", "5.00", "−26.7 %"),
+        ("mean", "7.00", "5.00", "−28.6 %"),  # of the mean errors, not the mean of the two changes
     ]
 
 

@@ -221,7 +221,7 @@ def _changes(axis: Any, panel: Panel) -> None:
                 spread = summarise([relative_change(a, b) for a, b in panel.pairs(line, x)])
                 found[x] = Summary(change, spread.std, spread.n)
         mean = panel.mean_change(line)
-        label = f"{line.title}: {signed_percent(mean, 0)} on average" if mean is not None else line.title
+        label = f"{line.title}: mean error {signed_percent(mean, 0)}" if mean is not None else line.title
         _curve(axis, line, found, label=label)
     axis.axhline(0, color=COLOURS[panel.baseline], linewidth=1)
     axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} vs {panel.baseline_title} (%), ± std")

@@ -121,9 +121,10 @@ class Panel:
         return relative_change(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if pairs else None
 
     def mean_change(self, line: Line) -> float | None:
-        """The mean of the changes over all x; None where one is missing, since some x are harder than others."""
-        found = [value for x in self.xs if (value := self.change(line, x)) is not None]
-        return fmean(found) if found and len(found) == len(self.xs) else None
+        """The change of the mean over all x, over the repeats in which both lines have every x; None without any."""
+        base = next((self.means(other) for other in self.lines if other.model == self.baseline), {})
+        pairs = [(mean, base[repeat]) for repeat, mean in self.means(line).items() if base.get(repeat)]
+        return relative_change(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if pairs else None
 
 
 def mean_over_points(values: Mapping[float, ByRepeat]) -> dict[Repeat, float]:
