@@ -4,6 +4,8 @@ Most tests stand one step on either side of what a rule allows. Where all folds 
 that value, so the steps are small.
 """
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -14,7 +16,9 @@ from scaleconv.metrics import Interval
 
 BELOW = "SI-ConvNet below ConvNet at every point"
 GAP = "the gap shrinks with the feature maps of the two layers"
-SLOWER = "the error of SI-ConvNet grows more slowly with the range"
+SLOWER = "the error of SI-ConvNet grows more slowly with the range, in points"
+RATIO = "the error of SI-ConvNet grows more slowly with the range, as a ratio"
+COMPARABLE = "comparable: −9.8 % of Scale-invariant RBM and −10.1 % of SI-ConvNet"
 LAYERS = "SI-ConvNet more invariant at every layer"
 
 
@@ -113,7 +117,7 @@ def test_below_at_every_point_means_beyond_the_interval_of_the_paired_difference
 
 def test_points_below_and_above_are_counted_with_the_difference_on_average():
     found = claims("fig4a", sweep([[5, 9], [4, 8]], [[4, 8], [4.5, 8.5]]))[BELOW]
-    assert found.ours == "below at 1 of 2, above at 1; on average −0.25 [−0.25, −0.25], p = 0.500, n = 2"
+    assert found.ours == "below at 1 of 2, above at 1; on average −0.25 [−0.25, −0.25], sign-flip p = 0.500, n = 2"
     assert found.verdict == "not shown"
 
 
@@ -126,13 +130,14 @@ def test_where_a_point_is_missing_nothing_is_said_of_all():
     above = [replace(r, test_error=r.test_error + 3) if r.model == "si_convnet" else r for r in some]
     assert verdict("fig4a", BELOW, above) == "not shown"
     ranges = [r for r in CURVES["fig5b"] if (r.model, r.x) != ("si_convnet", 0.1)]
-    assert SLOWER not in claims("fig5b", ranges)
+    assert {SLOWER, RATIO}.isdisjoint(claims("fig5b", ranges))
 
 
 def test_one_fold_decides_nothing():
     alone = sweep([[9], [6]], [[6], [5]])
     assert [claim.verdict for claim in claims("fig4a", alone).values()] == [None, None]
-    assert verdict("fig5b", SLOWER, sweep([[2], [8]], [[1], [4]], (0.1, 0.6))) is None
+    ranges = claims("fig5b", sweep([[2], [8]], [[1], [4]], (0.1, 0.6)))
+    assert (ranges[SLOWER].verdict, ranges[RATIO].verdict) == (None, None)
     assert verdict("table1", "ConvNet: 3.48 ± 0.23 %", [record("convnet", 0, 3.5)]) is None
     assert verdict("fig3", LAYERS, [r for r in CURVES["fig3"] if r.fold == 0]) is None
 
@@ -152,6 +157,7 @@ def test_one_fold_decides_nothing():
 def test_a_gap_shrinks_if_it_is_clearly_smaller_at_the_last_point_and_not_clearly_reversed(last, expected):
     found = claims("fig4a", sweep([[9, 8], [6, 6]], [[6, 5], [6 - gap for gap in last]]))[GAP]
     assert found.verdict == expected
+    assert (found.p <= 0.05) == (expected == "reproduced")
     assert found.ours.startswith(f"from 3.00 to {sum(last) / 2:.2f} points; change ".replace("-", "−"))
 
 
@@ -165,6 +171,67 @@ def test_an_error_grows_more_slowly_if_its_slope_is_clearly_smaller(errors, expe
     assert found.verdict == expected
     slope = (sum(errors) / 2 - 1) / 0.5  # per unit of the axis
     assert found.ours.startswith(f"{slope:.2f} against 4.00 points per unit of half-width; difference ")
+
+
+# ConvNet doubles.
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [((1.9, 1.9), "reproduced"), ((2.0, 2.0), "not shown"), ((2.1, 2.1), "not shown"), ((1.9, 1.5), "not shown")],
+)
+def test_an_error_grows_more_slowly_as_a_ratio_if_its_factor_is_clearly_smaller(errors, expected):
+    found = claims("fig5b", sweep([[2, 4], [4, 8]], [[1, 1], list(errors)], (0.1, 0.6)))[RATIO]
+    assert found.verdict == expected
+    assert found.ours.startswith(f"×{sum(errors) / 2:.2f} against ×2.00 over all ranges; difference ")
+
+
+# Of 10 each SI-ConvNet is left with 9, as in the paper: its gain is 0.2 points above that of the SI-RBM there.
+@pytest.mark.parametrize(
+    ("si_rbm", "expected", "difference"),
+    [
+        ((9.02, 9.04), "reproduced", "+0.3 [−1.0, +1.6]"),
+        ((9.0, 9.0), "differs, lower", "+0.0 [+0.0, +0.0]"),
+        ((9.1, 9.1), "differs, higher", "+1.0 [+1.0, +1.0]"),
+    ],
+)
+def test_gains_are_comparable_if_they_differ_by_as_little_as_in_the_paper(si_rbm, expected, difference):
+    errors = {"rbm": (10, 10), "si_rbm": si_rbm, "convnet": (10, 20), "si_convnet": (9, 18)}
+    found = claims("table1", table_records(errors))[COMPARABLE]
+    mean = 10 * sum(si_rbm) / 2 - 100
+    assert found.ours == f"{mean:.1f} % and −10.0 %; difference {difference} points, n = 2".replace("-", "−")
+    assert found.verdict == expected
+    del errors["rbm"]
+    assert COMPARABLE not in claims("table1", table_records(errors))
+
+
+def test_what_was_published_later_is_a_claim_beside_the_papers():
+    found = claims("table1", table_records({"si_convnet": [3.1, 3.2]}))
+    assert list(found) == ["SI-ConvNet: 3.13 ± 0.19 %", "SI-ConvNet, in the authors' later code: 2.93 %"]
+    assert [claim.verdict for claim in found.values()] == ["reproduced", "reproduced"]
+    above = claims("table1", table_records({"si_convnet": [3.14, 3.14]}))
+    assert [claim.verdict for claim in above.values()] == ["reproduced", "differs, higher"]
+
+
+def test_p_is_the_largest_of_the_points_and_1_on_the_wrong_side():
+    """Two folds with differences −1 and −3: t = 2 with one degree of freedom, p = 1 − 2/π · atan 2."""
+    clear, unclear = [[5, 9], [4, 8]], [[4.9, 8.9], [3, 5]]
+    p = 1 - 2 / math.pi * math.atan(2)
+    assert claims("fig4a", sweep(clear, unclear))[BELOW].p == pytest.approx(p)
+    assert claims("fig4a", sweep(clear, [[4.9, 8.9], [5, 11]]))[BELOW].p == 1
+    some = [r for r in sweep(clear, unclear) if (r.model, r.x) != ("si_convnet", 1.0)]
+    assert claims("fig4a", some)[BELOW].p is None
+    assert claims("fig4a", sweep([[5], [4]], [[4], [3]]))[BELOW].p is None
+
+
+def test_one_claim_is_primary_and_numbers_have_no_p():
+    networks, machines = {"si_convnet": [3.0, 3.1], "convnet": [3.5, 3.6]}, {"rbm": [6.0, 6.1], "si_rbm": [5.0, 5.5]}
+    found = claims("table1", table_records(networks | machines))
+    assert [paper for paper, claim in found.items() if claim.primary] == ["error of SI-ConvNet vs ConvNet: −10.1 %"]
+    assert [paper for paper, claim in found.items() if claim.p is not None] == [
+        "error of SI-ConvNet vs ConvNet: −10.1 %",
+        "error of Scale-invariant RBM vs RBM: −9.8 %",
+    ]
+    wrong = claims("table1", table_records({"si_convnet": [3.5, 3.7], "convnet": [3.4, 3.5]}))
+    assert wrong["error of SI-ConvNet vs ConvNet: −10.1 %"].p == 1  # the paper's is lower
 
 
 def at_scales(*errors):
@@ -278,7 +345,8 @@ def test_small_runs_are_judged_by_directions_alone(ratios, expected):
     records = table_records({"si_convnet": [10 * ratio for ratio in ratios], "convnet": [10.0, 10.0]})
     found = {claim.paper: claim.verdict for claim in check_claims(load_item("table1", "quick"), records)}
     assert found.pop("error of SI-ConvNet vs ConvNet: −10.1 %") == expected
-    assert found == {"ConvNet: 3.48 ± 0.23 %": "not comparable", "SI-ConvNet: 3.13 ± 0.19 %": "not comparable"}
+    later = "SI-ConvNet, in the authors' later code: 2.93 %"
+    assert found == dict.fromkeys(("ConvNet: 3.48 ± 0.23 %", "SI-ConvNet: 3.13 ± 0.19 %", later), "not comparable")
     above = table_records({"hierarchical": [10 / ratio for ratio in ratios], "convnet": [10.0, 10.0]})
     (found,) = check_claims(load_item("table1", "quick"), above)[2:]
     assert (found.paper, found.verdict) == ("error of Hierarchical ConvNet vs ConvNet: +2.9 %", expected)

@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from helpers.command import refused, says_next
-from helpers.records import CURVES, record, table_records
+from helpers.records import CURVES, record, sweep, table_records
 from scaleconv.experiments import ITEMS, load_experiment, load_item, read_records
 from scaleconv.experiments.checkpoint import Checkpoint, write_checkpoint
 from scaleconv.experiments.methods import config_of, settings_of
@@ -21,6 +21,7 @@ from scaleconv.experiments.records import write_record
 from scaleconv.experiments.report import (
     Recorded,
     check_item,
+    claims_table,
     command,
     find_folder,
     footnotes,
@@ -148,6 +149,12 @@ def test_records_of_another_item_are_refused_by_name(item, records):
         check_item(load_item(item), made)
 
 
+def test_what_was_published_later_stands_under_the_table():
+    made = table_records({"convnet": [4.0, 5.0], "si_convnet": [3.0, 4.0]})
+    assert "SI-ConvNet, in the authors' later code: 2.93." in footnotes(load_item("table1"), made)
+    assert [note for note in footnotes(load_item("background"), made) if "2.93" in note]
+
+
 @pytest.fixture
 def tree(tmp_path):
     """Records of three items, and a page of the documents with the markers of all."""
@@ -174,9 +181,8 @@ def test_the_page_is_filled_between_its_markers_and_twice_gives_the_same(tree, r
     assert "| 36, 64 | 4.00 | 3.00 | −25.0 % |" in page
     assert page.count("No records yet.") == len(ITEMS) - 2  # the small version of fig4b is none of the paper's size
     assert (page.count("more prose"), "what stood there" in page) == (len(ITEMS), False)
-    assert (
-        "| table1 | error of SI-ConvNet vs ConvNet: −10.1 % | −25.0 % [−25.0, −25.0], n = 2 | differs, lower |" in page
-    )
+    stated, verdict = "error of SI-ConvNet vs ConvNet: −10.1 %", "< 0.001, primary | differs, lower"
+    assert f"| table1 | {stated} | −25.0 % [−25.0, −25.0], n = 2 | {verdict} |" in page
     drawn = {path.name for path in (tree / "docs" / "figures").iterdir()}
     assert drawn == {"table1.png", "fig4a.png"}
     assert {path.name for path in (tree / "results" / "fig4a").glob("[ft]*")} == {"table.csv", "table.md"}
@@ -253,11 +259,31 @@ def page_text(tmp_path_factory):
     return html_page([recorded(folder, records=made), *items, *missing], folder, "paper")
 
 
+def test_the_p_values_of_all_claims_but_the_primary_are_corrected_together(tmp_path):
+    """Two folds with differences −1 and −3 have p = 1 − 2/π · atan 2 = 0.295; with −1 and −1.1, of t = 21, 0.030."""
+
+    def at_one_point(*ours):
+        return sweep([[10, 20]], [ours], (1.0,), ("",))
+
+    table = recorded(tmp_path, records=table_records({"convnet": [10.0, 10.0], "si_convnet": [9.0, 7.0]}))
+    found = [
+        table,
+        recorded(tmp_path, "fig4a", at_one_point(9, 17)),
+        recorded(tmp_path, "fig5b", at_one_point(9, 18.9)),
+    ]
+    p = {(item, paper): p for item, paper, _, p, _ in claims_table(found).rows}
+    below = "SI-ConvNet below ConvNet at every point"
+    assert p["table1", "error of SI-ConvNet vs ConvNet: −10.1 %"] == "0.295, primary"
+    assert (p["fig4a", below], p["fig5b", below]) == ("0.295", "0.061")  # the least twice, the other once
+    assert p["table1", "ConvNet: 3.48 ± 0.23 %"] == "–"
+    assert [row[3] for row in claims_table(found[2:]).rows] == ["0.030"]
+
+
 def test_the_page_for_a_browser_has_claims_tables_figures_and_where_they_come_from(page_text):
     _, sections = taken_apart(page_text)
     claims = rows(sections["claims"])[1:]
     assert claims[0][:2] == ["table1", "ConvNet: 3.48 ± 0.23\u00a0%"]  # no line ends before the sign
-    verdicts = [row[3] for row in claims]
+    verdicts = [row[4] for row in claims]
     counts = ", ".join(f"{verdicts.count(word)} {word}" for word in sorted(set(verdicts)))
     stated = f"{len(verdicts)} claims of the paper, and of what was published later: {counts}."
     assert stated in words(sections["claims"])

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
-from scaleconv.metrics import Summary, interval, relative_reduction, sign_flip_test, summarise
+from scaleconv.metrics import Summary, holm, interval, relative_reduction, sign_flip_test, summarise, t_test
 from scaleconv.metrics.summary import T_95
 
 
@@ -28,6 +28,28 @@ def test_students_t_leaves_a_fortieth_above(degrees):
     norm = math.gamma((degrees + 1) / 2) / (math.sqrt(math.pi) * math.gamma(degrees / 2))
     assert norm * area == pytest.approx(0.025, rel=1e-4)
     assert len(T_95) == 15
+
+
+@pytest.mark.parametrize("degrees", range(1, 16))
+def test_a_mean_at_the_edge_of_its_interval_has_a_p_of_a_twentieth(degrees):
+    spread = [(-1.0) ** k for k in range(degrees + 1)]
+    found = interval(spread)
+    differences = [value - found.low for value in spread]  # the interval begins at 0
+    assert t_test(differences) == t_test([-value for value in differences]) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_p_of_students_t_by_hand():
+    """With two degrees of freedom p = 1 − t / √(2 + t²); of 1, 2, 3 t is 2·√3."""
+    assert t_test([1.0, 2.0, 3.0]) == pytest.approx(1 - 12**0.5 / 14**0.5)
+    assert t_test([-1.0, 1.0]) == 1
+    assert (t_test([2.0, 2.0]), t_test([0.0, 0.0]), t_test([2.0])) == (0, 1, None)
+
+
+def test_p_values_are_corrected_by_holms_method():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1, 1]
+    assert holm([0.02]) == [0.02]
+    assert holm([]) == []
 
 
 def test_an_interval_by_hand():

@@ -12,16 +12,21 @@ interval lies on the paper's side of 0, at every point that the claim is about. 
 
 One fold has no interval: it decides nothing, and neither does a point that is missing.
 
+Where a claim says which of two networks is better, it has a p-value: that of Student's t of the paired differences
+against 0, the largest one where the claim is about several points. One claim is primary, that the layer lowers the
+error of Table 1; the p-values of the others are to be corrected for their number.
+
 Small runs, those of another preset than the paper's, are judged by directions alone. Their errors are *not comparable*
 with the paper's, and of its relative changes only the sign is.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from operator import sub
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import sub, truediv
 from statistics import fmean
+from typing import Any
 
-from ..metrics import MOST_PAIRS, Interval, Summary, interval, sign_flip_test
+from ..metrics import MOST_PAIRS, Interval, Summary, interval, sign_flip_test, t_test
 from .items import Experiment, Item
 from .methods import TITLES
 from .records import Record
@@ -39,6 +44,7 @@ from .tables import (
     run_errors,
     signed_mean,
     signed_percent,
+    stated_for,
 )
 
 OURS, BASE = "si_convnet", "convnet"
@@ -54,11 +60,20 @@ NOT_COMPARABLE = "not comparable"  # of small runs
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper, ours beside it, and the verdict; None where not all of it is measured yet."""
+    """One sentence of the paper, and ours beside it.
+
+    Attributes:
+        paper, ours: as text.
+        verdict: None where not all of it is measured yet.
+        p: of a claim about which of two networks is better; not corrected for other claims.
+        primary: the one claim whose p-value stands for itself.
+    """
 
     paper: str
     ours: str
     verdict: str | None
+    p: float | None = None
+    primary: bool = False
 
 
 def check_claims(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -95,11 +110,10 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
     errors = run_errors(records)
     claims = []
     for model in TITLES:
-        if model in errors and model in item.paper:
-            mean, *std = item.paper[model]
+        for name, (mean, *std) in stated_for(model, item.paper).items() if model in errors else ():
             values = list(errors[model].values())
             found = interval(values, against=Summary(mean, std[0], PAPER_FOLDS) if std else None)
-            paper = f"{TITLES[model]}: {as_stated(item.paper[model])} %"
+            paper = f"{name}: {as_stated((mean, *std))} %"
             ours = f"{fmean(values):.2f} %{_gap(found, mean) if std else bounds(found)}, n = {len(values)}"
             claims.append(Claim(paper, ours, NOT_COMPARABLE if _is_small(item) else compare(found, mean)))
     for model, other in PAIRS:
@@ -107,8 +121,28 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
         if both and model in item.paper and other in item.paper:
             paper_change = relative_change(item.paper[model][0], item.paper[other][0])
             text = f"error of {TITLES[model]} vs {TITLES[other]}: {signed_percent(paper_change)}"
-            claims.append(_percentage(item, text, list(both.values()), paper_change))
-    return claims
+            claim = _percentage(item, text, list(both.values()), paper_change)
+            claims.append(replace(claim, primary=(model, other) == (OURS, BASE)))
+    return [*claims, *_comparable(item, errors)]
+
+
+def _comparable(item: Item, errors: Mapping[str, ByRepeat]) -> list[Claim]:
+    """The layer and the scale-invariant RBM lower the error by as much as each other."""
+    pairs = (("si_rbm", "rbm"), (OURS, BASE))
+    if not all(name in item.paper and name in errors for pair in pairs for name in pair):
+        return []
+    first, second = (paired(errors[model], errors[other], relative_change) for model, other in pairs)
+    gap = paired(first, second)
+    if not gap:
+        return []
+    stated = [relative_change(item.paper[model][0], item.paper[other][0]) for model, other in pairs]
+    named = " and ".join(
+        f"{signed_percent(value)} of {TITLES[model]}" for value, (model, _) in zip(stated, pairs, strict=True)
+    )
+    ours = " and ".join(signed_percent(fmean(changes[repeat] for repeat in gap)) for changes in (first, second))
+    verdict = NOT_COMPARABLE if _is_small(item) else compare(interval([*gap.values()]), stated[0] - stated[1])
+    text = f"{ours}; difference {signed_mean([*gap.values()], 1)} points, n = {len(gap)}"
+    return [Claim(f"comparable: {named}", text, verdict)]
 
 
 def _below(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -127,7 +161,8 @@ def _below(item: Item, records: Sequence[Record]) -> list[Claim]:
         text = f"below at {below} of {len(found)}, above at {above}; {average}"
         text += f"; {missing} not measured yet" if missing else ""
         verdict = None if not above and (missing or None in found) else _shown(below == len(found))
-        claims.append(Claim(f"{TITLES[ours]} below {TITLES[base]} at every point", text, verdict))
+        p = None if missing else _p_of_all(gaps.values(), below=True)
+        claims.append(Claim(f"{TITLES[ours]} below {TITLES[base]} at every point", text, verdict, p))
     return claims
 
 
@@ -160,10 +195,11 @@ def _gap_shrinks(item: Item, records: Sequence[Record]) -> list[Claim]:
         return []
     shrinks, left = interval(list(change.values())), interval(list(last.values()))
     text = f"from {fmean(first.values()):.2f} to {fmean(last.values()):.2f} points".replace("-", "−")
-    verdict = None
+    verdict, p = None, None
     if shrinks and left:
         verdict = _shown(shrinks.high < 0 and left.high >= 0)
-    return [Claim(f"the gap shrinks with the {panel.x}", f"{text}; {_difference(change, 'change ')}", verdict)]
+        p = _p_of_all([change], below=True) if left.high >= 0 else 1.0
+    return [Claim(f"the gap shrinks with the {panel.x}", f"{text}; {_difference(change, 'change ')}", verdict, p)]
 
 
 def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -184,7 +220,7 @@ def _reduction(item: Item, records: Sequence[Record]) -> list[Claim]:
 
 
 def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
-    """From the first point to the last the error of SI-ConvNet grows by less."""
+    """From the first point to the last the error of SI-ConvNet grows by less: in points, and as a ratio."""
     panel, lines = _compared(item, records)
     if not lines or len(panel.xs) < 2:
         return []
@@ -194,11 +230,24 @@ def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
     slower = paired(ours, base)
     if not slower:
         return []
-    found = interval(list(slower.values()))
     means = " against ".join(f"{fmean(slopes.values()):.2f}" for slopes in (ours, base))
-    text = f"{means} points per unit of half-width; {_difference(slower)}"
+    stated = f"the error of {TITLES[OURS]} grows more slowly with the range"
+    claims = [_lower(f"{stated}, in points", f"{means} points per unit of half-width", slower)]
+    ends = [
+        (line.values[high], {repeat: error for repeat, error in line.values[low].items() if error}) for line in lines
+    ]
+    ours, base = (paired(*each, truediv) for each in ends)
+    if ratio := paired(ours, base):
+        means = " against ".join(f"×{fmean(factors[repeat] for repeat in ratio):.2f}" for factors in (ours, base))
+        claims.append(_lower(f"{stated}, as a ratio", f"{means} over all ranges", ratio))
+    return claims
+
+
+def _lower(paper: str, text: str, differences: ByRepeat) -> Claim:
+    """The claim that the mean of these differences is below 0."""
+    found = interval([*differences.values()])
     verdict = None if found is None else _shown(found.high < 0)
-    return [Claim(f"the error of {TITLES[OURS]} grows more slowly with the range", text, verdict)]
+    return Claim(paper, f"{text}; {_difference(differences)}", verdict, _p_of_all([differences], below=True))
 
 
 def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -212,7 +261,8 @@ def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
     found, verdict = [each for gap in gaps.values() if (each := interval([*gap.values()]))], None
     if len(found) == len(panel.xs):
         verdict = _shown(all(each.low > 0 for each in found))
-    return [Claim(f"{TITLES[OURS]} more invariant at every layer", text, verdict)]
+    p = _p_of_all(gaps.values(), below=False) if len(found) == len(panel.xs) else None
+    return [Claim(f"{TITLES[OURS]} more invariant at every layer", text, verdict, p)]
 
 
 def _operations(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -258,7 +308,18 @@ def _percentage(item: Item, paper: str, changes: Sequence[float], expected: floa
     if found and _is_small(item):
         verdict = _shown(found.high < 0 if expected < 0 else found.low > 0)
     bounds = "" if found is None else f" [{signed_percent(found.low)[:-2]}, {signed_percent(found.high)[:-2]}]"
-    return Claim(paper, f"{signed_percent(fmean(changes))}{bounds}, n = {len(changes)}", verdict)
+    p = _p_of_all([dict(enumerate(changes))], below=expected < 0)
+    return Claim(paper, f"{signed_percent(fmean(changes))}{bounds}, n = {len(changes)}", verdict, p)
+
+
+def _p_of_all(differences: Iterable[Mapping[Any, float]], *, below: bool) -> float | None:
+    """The largest p-value of several means, each to lie on one side of 0; None if one is of fewer than two folds."""
+    found = []
+    for each in differences:
+        values = [*each.values()]
+        p = t_test(values) if values else None
+        found.append(p if p is None or (fmean(values) < 0) == below else 1.0)
+    return None if None in found else max((p for p in found if p is not None), default=None)
 
 
 def _difference(by_repeat: ByRepeat, about: str = "difference ") -> str:
@@ -266,7 +327,7 @@ def _difference(by_repeat: ByRepeat, about: str = "difference ") -> str:
     values = list(by_repeat.values())
     if not values:
         return "no fold has every point"
-    p = f", p = {sign_flip_test(values):.3f}" if len(values) <= MOST_PAIRS else ""
+    p = f", sign-flip p = {sign_flip_test(values):.3f}" if len(values) <= MOST_PAIRS else ""
     return f"{about}{signed_mean(values, 2)}{p}, n = {len(values)}"
 
 

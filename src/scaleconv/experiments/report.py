@@ -13,7 +13,7 @@ import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from pathlib import Path
 from statistics import fmean, median
@@ -22,6 +22,7 @@ from typing import Any
 from .. import __version__
 from ..data.files import atomic_path, check_writable
 from ..data.progress import watched
+from ..metrics import holm
 from ..models.networks import NETWORKS
 from ..table import Table, terminal_width, wrapped
 from .claims import HIGHER, LOWER, REPRODUCED, check_claims
@@ -31,7 +32,18 @@ from .items import ITEMS, Experiment, Item, folder_name, load_item
 from .methods import METHODS, TITLES, config_of, of_result, settings_of
 from .records import Record, read_records, records_file
 from .settings import SceneData
-from .tables import csv_text, make_panels, make_rows, make_tables, models_of, of_model, signed_percent, summaries
+from .tables import (
+    as_stated,
+    csv_text,
+    make_panels,
+    make_rows,
+    make_tables,
+    models_of,
+    of_model,
+    signed_percent,
+    stated_for,
+    summaries,
+)
 
 PAGE = "reproduction.md"
 OTHER_PAGES = ("field.md",)  # filled where they are there
@@ -104,8 +116,15 @@ def _footnotes(item: Experiment, records: Sequence[Record]) -> list[str]:
         *_training_notes(records),
         *_feature_notes(records),
         *([f"Not run: {missing}."] if missing else []),
+        *_later_notes(item),
         "s / epoch: seconds of the device for one epoch of one run, without tests.",
     ]
+
+
+def _later_notes(item: Experiment) -> list[str]:
+    """What was published about a method elsewhere than in the table."""
+    stated = {name: numbers for model in item.models for name, numbers in stated_for(model, item.paper).items()}
+    return [f"{name}: {as_stated(numbers)}." for name, numbers in stated.items() if name not in TITLES.values()]
 
 
 def _training_notes(records: Sequence[Record]) -> list[str]:
@@ -289,14 +308,31 @@ def read_recorded(results: Path, preset: str) -> list[Recorded]:
 
 
 def claims_table(found: Sequence[Recorded]) -> Table:
-    """What was published about each item, ours beside it, and the verdict."""
-    rows = [
-        (each.item.item, claim.paper, claim.ours, claim.verdict or UNDECIDED)
-        for each in found
-        if each.folder
-        for claim in check_claims(each.item, each.records)
+    """What was published about each item, ours beside it, and the verdict.
+
+    All claims that have a p-value, but the primary one, are corrected together.
+    """
+    claims = [
+        (each.item.item, claim) for each in found if each.folder for claim in check_claims(each.item, each.records)
     ]
-    return Table("", ("item", "published", "ours", "verdict"), rows)
+    others = [claim for _, claim in claims if claim.p is not None and not claim.primary]
+    corrected = dict(zip(map(id, others), holm([claim.p for claim in others if claim.p is not None]), strict=True))
+    rows = []
+    for item, claim in claims:
+        p = "–" if claim.p is None else p_text(claim.p if claim.primary else corrected[id(claim)])
+        p += ", primary" if claim.primary else ""
+        rows.append((item, claim.paper, claim.ours, p, claim.verdict or UNDECIDED))
+    return Table("", ("item", "published", "ours", "p (Holm)", "verdict"), rows)
+
+
+def p_text(p: float) -> str:
+    """A p-value as text.
+
+    Example:
+        >>> p_text(0.0314), p_text(0.0002)
+        ('0.031', '< 0.001')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def pictures(item: Item, folder: Path, beginning: str) -> dict[Path, str]:
@@ -336,9 +372,11 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         blocks = [drawn, f"Records: `{folder.name}`.", markdown(item, records).strip(), *learned]
         contents[item.item] = "\n\n".join(blocks)
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    claims = claims_table(found)
     for page, text in texts.items():
-        shown = [each for each in found if f"<!-- begin {each.item.item} -->" in text]
-        for name, content in {**contents, "claims": claims_table(shown).markdown()}.items():
+        shown = {each.item.item for each in found if f"<!-- begin {each.item.item} -->" in text}
+        listed = replace(claims, rows=[row for row in claims.rows if row[0] in shown])
+        for name, content in {**contents, "claims": listed.markdown()}.items():
             texts[page] = _replace(texts[page], name, content, page)
     return [*written, *(write_text(page, text) for page, text in texts.items())]
 

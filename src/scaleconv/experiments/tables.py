@@ -406,6 +406,18 @@ def cells(row: Row) -> tuple[str, ...]:
     return row.title, as_stated(row.paper), ours, str(row.ours.n), signed_percent(row.change), p, f"{row.seconds:.2g}"
 
 
+def stated_for(model: str, paper: Mapping[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
+    """The published numbers of a method by its title: that of the table, and others, whose names say where they stand.
+
+    Example:
+        >>> stated_for("convnet", {"convnet": (3.48,), "convnet, elsewhere": (3.5,), "rbm": (6.1,)})
+        {'ConvNet': (3.48,), 'ConvNet, elsewhere': (3.5,)}
+    """
+    named = {name: name.partition(", ") for name in paper}
+    title = TITLES.get(model, model)
+    return {title + comma + where: paper[name] for name, (of, comma, where) in named.items() if of == model}
+
+
 def as_stated(paper: Sequence[float]) -> str:
     """A number of the paper as text: a mean, and its deviation if the paper gives one.
 

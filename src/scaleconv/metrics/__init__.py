@@ -9,11 +9,13 @@ from .summary import (
     Interval,
     Summary,
     chance_of_sample,
+    holm,
     interval,
     relative_reduction,
     runs_needed,
     sign_flip_test,
     summarise,
+    t_test,
 )
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "activations",
     "chance_of_sample",
     "equivariance_error",
+    "holm",
     "interval",
     "invariance_scores",
     "recording",
@@ -32,5 +35,6 @@ __all__ = [
     "runs_needed",
     "sign_flip_test",
     "summarise",
+    "t_test",
     "top_mean",
 ]
