@@ -1,11 +1,13 @@
 """Runs leave records; finished ones are not run again, interrupted ones resume to the same bits."""
 
 import signal
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
+from msgspec.structs import asdict
 from safetensors.torch import load_file
 
 from helpers.elsewhere import Command
@@ -24,6 +26,7 @@ from scaleconv.experiments import (
     run_experiment,
 )
 from scaleconv.experiments.trainer import Trainer
+from scaleconv.models import Images, make_network
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -135,6 +138,40 @@ def test_every_model_runs_at_every_point_on_every_fold(tmp_path):
     changed = [POINTS[0], {**POINTS[1], "set": {"network.maps": [4, 2]}}]
     with pytest.raises(ValueError, match=r"maps3.*other settings \(network.maps was \[3, 2\], now \[4, 2\]\)"):
         run_experiment(curve(points=changed), tmp_path / "fig4a")
+
+
+def test_every_fold_draws_its_own_start_which_all_methods_share():
+    images = Images((28, 28))
+
+    def start(model, fold, seed=0):
+        (one,) = (
+            each
+            for each in plan_runs(experiment(seed=seed, folds=[2, fold]))
+            if (each.model, each.fold) == (model, fold)
+        )
+        return one.make(images).state_dict()["stages.conv1.weight"]
+
+    torch.manual_seed(0)
+    plain = make_network(images, **asdict(plan_runs(experiment())[0].settings.network))
+    assert torch.equal(start("convnet", 0), plain.state_dict()["stages.conv1.weight"])  # the item's own seed
+    starts = [start("convnet", fold, seed) for seed in (0, 1) for fold in (0, 1, 5)]
+    assert all(not torch.equal(one, other) for one, other in combinations(starts, 2))
+    for fold in (0, 1):
+        assert torch.equal(start("si_convnet", fold), start("convnet", fold))
+
+
+def test_weights_from_when_all_folds_had_one_start_are_not_used_again():
+    first, second = (one.identity() for one in plan_runs(experiment(models=["convnet"])))
+    assert "start" not in first
+    assert second["start"] == plan_runs(experiment(models=["convnet"]))[1].start != 0
+
+
+def test_folds_of_an_rbm_start_from_filters_of_their_own(tmp_path):
+    changes = {"models": ["rbm"], "rbm.hidden": 4, "epochs": 1, "rbm.learning_rate": 0.0, "softmax.penalties": [0.1]}
+    run_experiment(experiment(**changes), tmp_path / "still")
+    names = [tmp_path / "still" / "weights" / f"rbm-fold{fold}-seed0.safetensors" for fold in (0, 1)]
+    first, second = (load_file(name)["rbm.weight"] for name in names)
+    assert not torch.equal(first, second)
 
 
 def test_seeds_are_run_one_after_the_other_and_differ(tmp_path):

@@ -155,6 +155,17 @@ def test_machines_trained_together_end_as_they_would_alone(model):
     assert not torch.equal(alone.weight, RBM(7, QUICK, seed=2).fit(stacked[2]).weight)
 
 
+def test_machines_may_have_filters_of_their_own_at_the_start():
+    still = Recipe(epochs=1, batch=10, learning_rate=0.0)
+    model, stacked = RBM(7, still, seed=1), torch.stack([IMAGES, IMAGES])
+    shared = model.fit(stacked).weight
+    assert torch.equal(shared[0], shared[1])
+    first, second = model.fit(stacked, starts=[1, 5]).weight
+    assert torch.equal(first, shared[0])  # the seed of the machine itself
+    assert torch.equal(second, RBM(7, still, seed=5).fit(IMAGES).weight)
+    assert not torch.equal(first, second)
+
+
 def test_features_of_many_images_are_those_of_each():
     model = RBM(3, QUICK).fit(IMAGES)
     assert_close(model.transform(IMAGES.repeat(11, 1)), model.transform(IMAGES).repeat(11, 1))
@@ -179,6 +190,8 @@ REFUSED = [
     (lambda: FITTED.transform(IMAGES.double()), ValueError, "got (100, 64), torch.float64 on cpu"),
     (lambda: FITTED.sample(2, start=IMAGES[:3]), ValueError, "`start` must hold 2 images, got 3"),
     (lambda: FITTED.run(0), ValueError, "`run` needs machines that were trained together"),
+    (lambda: RBM(3, QUICK).fit(IMAGES, starts=[1]), ValueError, "each set of images (no sets), got [1]"),
+    (lambda: RBM(3, QUICK).fit(IMAGES[None], starts=[1, 2]), ValueError, "each set of images (1 sets), got [1, 2]"),
     (lambda: RBM(3).transform(IMAGES), RuntimeError, "this RBM has not learned anything: call `fit`"),
     (lambda: RBM(3, {"epochs": 2}), TypeError, "`recipe` must be a Recipe, got {'epochs': 2}"),
     (lambda: SIRBM(3, (8, 8, 8)), ValueError, "`size` must be an integer or (height, width), got (8, 8, 8)"),

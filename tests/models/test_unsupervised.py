@@ -63,6 +63,19 @@ def test_a_run_is_the_features_then_the_classifier_of_its_fold(name):
     assert [entry.epoch for entry in seen] == ([] if name == "pixels" else [1, 2, 3, 4, 5])
 
 
+def test_a_fold_may_have_a_start_of_its_own():
+    still = replace(SETTINGS, recipe=replace(SETTINGS.recipe, epochs=1, learning_rate=0.0))
+
+    def filters(*starts):
+        folds = [replace(fold, start=start) for fold, start in zip(FOLDS, starts, strict=True)]
+        return [run.weights["rbm.weight"] for run in train_unsupervised("rbm", folds, still, seed=3)]
+
+    same, (first, second) = filters(None, None), filters(3, 8)
+    assert torch.equal(same[0], same[1])
+    assert torch.equal(first, same[0])
+    assert not torch.equal(second, same[1])
+
+
 def test_parameters_are_those_learned():
     counts = {name: train_unsupervised(name, FOLDS[:1], SETTINGS)[0].parameters for name in UNSUPERVISED}
     assert counts["pixels"] == 72 * 10 + 10

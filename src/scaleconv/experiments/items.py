@@ -20,6 +20,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -34,6 +35,7 @@ from .sources import Source
 
 MOST_DRAWS = 10**6  # folds where each is a draw of its own
 TRAINED = ("training", "rbm", "si_rbm")  # sections with a number of epochs
+START = 4  # the purpose of a random stream: the weights before training; others are in `trainer` and `data.order`
 LAST = 1000  # the place of an item that names none
 Table = dict[str, Any]
 
@@ -101,7 +103,7 @@ class Experiment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         points: what is varied, one group of runs each.
         claim: what the paper says about it, in a sentence.
         checks: which claims are checked against the records: names in `claims.py`.
-        seed: of the weights and of the order of the images, shared by all methods.
+        seed: of the weights and of the order of the images, shared by all methods. Each fold draws its own from it.
         seeds: more than one, in place of `seed`: all methods are run with the first, then with the second.
         reuse: items whose trained networks are used where settings, fold and seed are the same.
         figure: axes.
@@ -200,10 +202,18 @@ class Run:
         """The settings its result depends on, as its record holds them."""
         return config_of(self.model, self.settings)
 
+    @property
+    def start(self) -> int:
+        """The seed of its weights, the same for all methods: on fold 0 that of the item, on each other one its own."""
+        if self.fold == 0:
+            return self.seed
+        return int(np.random.default_rng([self.seed, self.fold, 0, START]).integers(2**63))
+
     def identity(self) -> dict[str, Any]:
         """All that its weights depend on."""
         config = of_weights(self.model, self.config)
-        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": config}
+        start = {"start": self.start} if self.fold else {}  # weights from when all folds had one start are others
+        return {"model": self.model, "fold": self.fold, "seed": self.seed, "config": config, **start}
 
     def weights(self, folder: Path) -> Path:
         """The file of the weights of the finished run."""
@@ -215,7 +225,7 @@ class Run:
 
     def make(self, images: Images) -> nn.Module:
         """Its network as it is before training, for images of mean 0."""
-        torch.manual_seed(self.seed)
+        torch.manual_seed(self.start)
         if self.module is not None:
             return self.module
         return make_network(images, **asdict(self.settings.network))

@@ -452,7 +452,7 @@ def _train_features(runs: Sequence[Run], sources: Sources, options: Options, wat
     for run in runs:
         watcher.begin(run.title, epochs_of(model, settings), 0)
         source = sources.open(run.settings.data, run.fold)
-        folds.append(Fold(*source.train.tensors, *source.test.tensors))  # type: ignore[misc]
+        folds.append(Fold(*source.train.tensors, *source.test.tensors, start=run.start))  # type: ignore[misc]
 
     def watch(progress: Any) -> None:
         for run, loss in zip(runs, progress.reconstruction.tolist(), strict=True):

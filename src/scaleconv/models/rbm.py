@@ -108,10 +108,19 @@ class RBM:
         self.history: list[Progress] = []
         self.weight = self.hidden_bias = self.visible_bias = torch.empty(0)
 
-    def fit(self, images: Tensor, watch: Callable[[Progress], None] | None = None) -> Self:
-        """Learn from images with values in [0, 1]; `watch` is called after every epoch.
+    def fit(
+        self,
+        images: Tensor,
+        watch: Callable[[Progress], None] | None = None,
+        *,
+        starts: Sequence[int] | None = None,
+    ) -> Self:
+        """Learn from images with values in [0, 1].
 
-        Images are flat: (N, 28, 28) would be N sets of 28 images.
+        Args:
+            images: flat, (N, V) or (R, N, V); (N, 28, 28) would be N sets of 28 images.
+            watch: called after every epoch.
+            starts: of R sets of images, the seed of the filters of each machine; None starts all with the same ones.
 
         Raises:
             ValueError: the images do not fit, or training diverges.
@@ -120,8 +129,11 @@ class RBM:
         count = images.shape[-2]
         if recipe.batch > count:
             raise ValueError(f"`batch` (={recipe.batch}) must not exceed the {count} images")
+        if starts is not None and images.shape[:-2] != (len(starts),):
+            sets = images.shape[0] if images.dim() == 3 else "no"
+            raise ValueError(f"`starts` must name a seed for each set of images ({sets} sets), got {list(starts)}")
         generator = torch.Generator(images.device).manual_seed(self.seed)
-        self._initialise(images, generator)
+        self._initialise(images, generator, starts)
         velocities = [torch.zeros_like(parameter) for parameter in self.state().values()]
         chains = images[..., : recipe.batch, :] if recipe.persistent else None
         for epoch in range(1, recipe.epochs + 1):
@@ -197,12 +209,15 @@ class RBM:
             images = _draw_visible(probabilities, generator)
         return probabilities
 
-    def _initialise(self, images: Tensor, generator: torch.Generator) -> None:
-        """Small random filters, the same for all machines, and biases as if no filter mattered."""
+    def _initialise(self, images: Tensor, generator: torch.Generator, starts: Sequence[int] | None) -> None:
+        """Small random filters, and biases as if no filter mattered."""
         runs, pixels, target = images.shape[:-2], images.shape[-1], self.recipe.sparsity_target
         scales = self._prepare("images", images)
-        weight = images.new_empty(self.hidden, pixels).normal_(generator=generator)
-        self.weight = (weight * self.recipe.initial_std).repeat(*runs, 1, 1)
+        weight = images.new_empty(self.hidden, pixels).normal_(generator=generator).repeat(*runs, 1, 1)
+        for index, start in enumerate(starts or ()):
+            if start != self.seed:
+                weight[index].normal_(generator=torch.Generator(images.device).manual_seed(start))
+        self.weight = weight * self.recipe.initial_std
         # Units start as often on as the sparsity target asks, and at every scale equally often.
         self.hidden_bias = images.new_full((*runs, scales, self.hidden), math.log(target / (1 - target) / scales))
         self.visible_bias = images.mean(-2).clamp(RARE, 1 - RARE).logit()

@@ -44,12 +44,16 @@ class UnsupervisedSettings:
 
 @dataclass(frozen=True)
 class Fold:
-    """The digits of a run: images (N, 1, H, W) in [0, 1], without the mean subtracted, and labels (N,)."""
+    """The digits of a run: images (N, 1, H, W) in [0, 1], without the mean subtracted, and labels (N,).
+
+    `start` is the seed of the filters of its RBM; None for that of everything else.
+    """
 
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
+    start: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def train_unsupervised(
         name: one of `UNSUPERVISED`.
         folds: on one device, with equally many training digits.
         settings: how to train.
-        seed: of all that is random.
+        seed: of all that is random, but of filters where a fold has a seed for them.
         watch: called after every epoch.
     """
     if name not in UNSUPERVISED:
@@ -99,7 +103,7 @@ def train_unsupervised(
         model = RBM(settings.hidden, settings.recipe, seed=seed)
     else:
         model = SIRBM(settings.hidden, (height, width), settings.recipe, scales=settings.scales, seed=seed)
-    model.fit(images, watch)
+    model.fit(images, watch, starts=[seed if fold.start is None else fold.start for fold in folds])
     seconds = time.perf_counter() - start
     return [_classify(model.run(index), fold, settings, seed, seconds) for index, fold in enumerate(folds)]
 
