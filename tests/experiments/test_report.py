@@ -23,10 +23,12 @@ from scaleconv.experiments.report import (
     check_item,
     claims_table,
     command,
+    commit_note,
     find_folder,
     footnotes,
     html_page,
     markdown,
+    notes,
     print_json,
     print_tables,
     write_documents,
@@ -83,10 +85,6 @@ def test_rbms_are_compared_with_each_other_in_a_note():
     assert any(note.startswith("Softmax on pixels: ") for note in notes)
 
 
-def made_at(fold, **changes):
-    return changed(fold=fold, environment={"device": "x", **changes})
-
-
 SIZES = {100: 1, 20: 2, 3: 3}  # epochs, by the number of images
 SECONDS = [(0, "28", 60.0), (1, "28", 20.0), (0, "56", 80.0)]
 NOTES = [
@@ -108,11 +106,6 @@ NOTES = [
         "scales",
         [changed(data={"train": 1000, "held_out": 200})],
         "Trained on 800 embedded images for 1 epoch, on a device; 2 and 3 feature maps.",
-    ),
-    (
-        "fig4b",
-        [made_at(0, commit="b" * 40), made_at(1, commit="a" * 40 + "+"), made_at(2, commit="")],
-        "Trained at 2 commits: aaaaaaa+, bbbbbbb.",
     ),
     (
         "field",
@@ -155,6 +148,19 @@ def test_what_was_published_later_stands_under_the_table():
     assert [note for note in footnotes(load_item("background"), made) if "2.93" in note]
 
 
+def test_the_commits_of_the_records_are_named_under_every_table():
+    def made_at(*commits):
+        made = zip(CURVES["cost"], commits, strict=False)
+        return [replace(each, environment={**each.environment, "commit": commit}) for each, commit in made]
+
+    assert commit_note(made_at("b" * 40)) == "commit bbbbbbb"
+    mixed = made_at("b" * 40, "a" * 40 + "+", "b" * 40, None)
+    assert commit_note(mixed) == "commits aaaaaaa+, bbbbbbb (+: with changes of its own), and 1 without one"
+    assert commit_note(made_at(None)) == ""
+    assert notes(load_item("cost"), mixed)[-1] == f"C{commit_note(mixed)[1:]}."
+    assert markdown(load_item("cost"), made_at("b" * 40)).endswith("\nCommit bbbbbbb.\n")
+
+
 @pytest.fixture
 def tree(tmp_path):
     """Records of three items, and a page of the documents with the markers of all."""
@@ -191,6 +197,19 @@ def test_the_page_is_filled_between_its_markers_and_twice_gives_the_same(tree, r
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
     write_documents(tree / "results", tree / "docs", "quick")
     assert "| 250 | 4.00 | 3.00 | −25.0 % |" in (tree / "docs" / "reproduction.md").read_text()
+
+
+def test_the_first_page_lists_the_claims_of_pages_that_have_no_list(tree):
+    docs, figure = tree / "docs", "<!-- begin fig4a.figure -->\n<!-- end fig4a.figure -->\n"
+    claims, block = "<!-- begin claims -->\n<!-- end claims -->\n", "<!-- begin {0} -->\n<!-- end {0} -->\n"
+    (docs / "reproduction.md").write_text(claims + figure)
+    (docs / "numbers.md").write_text(block.format("fig4a"))
+    (docs / "field.md").write_text(claims + block.format("table1"))
+    write_documents(tree / "results", docs)
+    first, numbers, field = ((docs / f"{name}.md").read_text() for name in ("reproduction", "numbers", "field"))
+    assert ("| fig4a | " in first, "| table1 | " in first, "| table1 | " in field) == (True, False, True)
+    assert "](figures/fig4a.png)\n\nRecords: `fig4a`, 4 runs.\n<!-- end fig4a.figure -->" in first
+    assert ("| 36, 64 |" in first, "| 36, 64 |" in numbers, "| fig4a | " in field) == (False, True, False)
 
 
 def test_what_a_page_does_not_mention_is_left_out_and_half_a_marker_is_one_line(tree, run):

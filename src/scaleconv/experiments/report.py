@@ -1,9 +1,9 @@
 """The outcome of an item, all from records: on the terminal, beside the records, in the documents and on one page.
 
-`docs/reproduction.md` and `docs/field.md` keep their prose: only the text between `<!-- begin NAME -->` and
-`<!-- end NAME -->` is replaced. NAME is an item, for its table and figure, or `claims`, for the list of what the paper
-says, and whether that is reproduced. The page for a browser is `templates/report.html`, one file that needs no other
-and no network.
+The pages of `docs/` keep their prose: only the text between `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
+NAME is an item, for its tables and figure; `ITEM.figure`, for the figure alone; or `claims`, for the list of what the
+paper says, and whether that is reproduced. The page for a browser is `templates/report.html`, one file that needs no
+other and no network.
 """
 
 import base64
@@ -46,7 +46,7 @@ from .tables import (
 )
 
 PAGE = "reproduction.md"
-OTHER_PAGES = ("field.md",)  # filled where they are there
+OTHER_PAGES = ("numbers.md", "readings.md", "beyond.md", "field.md")  # filled where they are there
 UNDECIDED = "not yet"  # where no verdict can be given
 
 
@@ -54,7 +54,7 @@ def print_tables(item: Item, records: Sequence[Record]) -> None:
     """Print the tables and the notes under them, as wide as the terminal."""
     tables = make_tables(item, records)
     heading = "" if len(tables) == 1 and tables[0].title == item.title else item.title
-    print(terminal_text(tables, footnotes(item, records), heading))
+    print(terminal_text(tables, notes(item, records), heading))
 
 
 def terminal_text(tables: Sequence[Table], notes: Sequence[str], heading: str = "") -> str:
@@ -85,13 +85,31 @@ def print_json(item: Item, records: Sequence[Record]) -> None:
 def markdown(item: Item, records: Sequence[Record]) -> str:
     """The tables of an item as Markdown, with the notes under them."""
     tables = "\n\n".join(markdown_blocks(make_tables(item, records), item.title))
-    return "\n".join([tables, "", *footnotes(item, records), ""])
+    return "\n".join([tables, "", *notes(item, records), ""])
 
 
 def markdown_blocks(tables: Sequence[Table], heading: str = "") -> list[str]:
     """Tables as Markdown, each under its title, unless that is the heading of them all."""
     titles = (f"**{table.title}**\n\n" if table.title != heading else "" for table in tables)
     return [title + table.markdown() for title, table in zip(titles, tables, strict=True)]
+
+
+def notes(item: Item, records: Sequence[Record]) -> list[str]:
+    """The lines under an item's tables: how its numbers were made, and at which commit."""
+    commits = commit_note(records)
+    return [*footnotes(item, records), *([f"{commits[0].upper()}{commits[1:]}."] if commits else [])]
+
+
+def commit_note(records: Sequence[Record]) -> str:
+    """Of which commits the records are; `+` stands for a tree that was changed. Empty if none is named."""
+    named = [record.environment.get("commit") or "" for record in records]
+    counts = Counter(commit[:7] + ("+" if commit.endswith("+") else "") for commit in named)
+    unnamed = counts.pop("", 0)
+    if not counts:
+        return ""
+    changed = " (+: with changes of its own)" if any(commit.endswith("+") for commit in counts) else ""
+    more = f", and {unnamed} without one" if unnamed else ""
+    return f"{'commit' if len(counts) == 1 else 'commits'} {', '.join(sorted(counts))}{changed}{more}"
 
 
 @singledispatch
@@ -136,7 +154,7 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
     )
     devices = joined(record.environment["device"] for record in records)
     if not networks:
-        return [f"{images}, on {devices}.", *_commit_notes(records)]
+        return [f"{images}, on {devices}."]
     pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
     settled = any(record.config["training"].get("settled") for record in networks)
     counts = [count for _, count in pairs]  # in the order of the numbers of images
@@ -145,14 +163,7 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
     length = counted(epochs, "epoch") + (f" of {counted(steps, 'step')}" if steps else "")
     length += ", until the training loss had settled" if settled else ""
     maps = joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
-    return [f"{images} for {length}, on {devices}; {maps} feature maps.", *_commit_notes(records)]
-
-
-def _commit_notes(records: Sequence[Record]) -> list[str]:
-    """Of which commits the records are, if of more than one; `+` stands for a tree that was changed."""
-    named = {record.environment.get("commit") or "" for record in records} - {""}
-    commits = sorted(commit[:7] + ("+" if commit.endswith("+") else "") for commit in named)
-    return [f"Trained at {len(commits)} commits: {', '.join(commits)}."] if len(commits) > 1 else []
+    return [f"{images} for {length}, on {devices}; {maps} feature maps."]
 
 
 def _trained_on(record: Record) -> int:
@@ -363,7 +374,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
     for each in watched(found, "writing tables and figures", len(found)):
         item, folder, records = each.item, each.folder, each.records
         if folder is None:
-            contents[item.item] = "No records yet."
+            contents[item.item] = contents[f"{item.item}.figure"] = "No records yet."
             continue
         written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item, ["png"])]
         written += _draw_learned(item, folder, figures)
@@ -371,14 +382,27 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         drawn = f"![{item.title}](figures/{item.item}.png)"
         blocks = [drawn, f"Records: `{folder.name}`.", markdown(item, records).strip(), *learned]
         contents[item.item] = "\n\n".join(blocks)
+        made = ", ".join(
+            filter(None, (f"Records: `{folder.name}`", counted(len(records), "run"), commit_note(records)))
+        )
+        contents[f"{item.item}.figure"] = f"{drawn}\n\n{made}."
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
     claims = claims_table(found)
-    for page, text in texts.items():
-        shown = {each.item.item for each in found if f"<!-- begin {each.item.item} -->" in text}
-        listed = replace(claims, rows=[row for row in claims.rows if row[0] in shown])
+    items = [each.item.item for each in found]
+    shown = {page: {item for item in items if f"<!-- begin {item} -->" in text} for page, text in texts.items()}
+    for page in pages:
+        listed = replace(claims, rows=[row for row in claims.rows if row[0] in _claimed(page, texts, shown)])
         for name, content in {**contents, "claims": listed.markdown()}.items():
             texts[page] = _replace(texts[page], name, content, page)
     return [*written, *(write_text(page, text) for page, text in texts.items())]
+
+
+def _claimed(page: Path, texts: dict[Path, str], shown: dict[Path, set[str]]) -> set[str]:
+    """The items whose claims a page lists: the first page those of all pages that have no list of their own."""
+    lists = [each for each, text in texts.items() if "<!-- begin claims -->" in text]
+    if page.name != PAGE:
+        return shown[page]
+    return set().union(*(items for each, items in shown.items() if each == page or each not in lists))
 
 
 def draws_learned(item: Item) -> bool:
@@ -460,7 +484,7 @@ def _section(each: Recorded, figures: Path) -> dict[str, Any]:
         "is_table": is_table,
         "tables": [*make_tables(item, records), *([training_cost_table(records)] if is_table else [])],
         "figures": draw_inline(make_panels(item, records), item.item),
-        "notes": footnotes(item, records),
+        "notes": notes(item, records),
         "pictures": {alt: base64.b64encode(path.read_bytes()).decode() for path, alt in learned.items()},
         "draws_learned": draws_learned(item),
     }
