@@ -114,7 +114,7 @@ def test_the_records_of_the_repository_are_those_of_its_settings():
             runs = plan_runs(loaded)
             found = run.finished_runs(runs, ROOT / "results" / item)
             assert found <= {each.name for each in runs}
-            assert len(found) >= len(runs) // 2, item
+            assert not found or len(found) >= len(runs) // 2, item  # an item may wait for its first run
 
 
 @pytest.mark.parametrize("folds", [[0], [2]])
