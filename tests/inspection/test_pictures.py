@@ -9,7 +9,7 @@ from torch import nn
 
 import scaleconv.inspection
 from scaleconv import check_scale, convert, explain, recommend, scale_usage, summary, winners
-from scaleconv.inspection.pictures import LONGEST, Tabled, finish_panel, make_figure, reach_of, scale_colours
+from scaleconv.inspection.pictures import LONGEST, Tabled, finish_panel, make_figure
 from scaleconv.table import Table
 
 IMAGES = torch.rand(2, 2, 9, 9, generator=torch.Generator().manual_seed(0))
@@ -94,14 +94,6 @@ def test_parts_of_an_explanation_show_sizes_instead_of_numbers(results):
     _, _, layer, level = results[1]
     assert repr(layer) == f"LayerView(output=2 × 9 × 9, channel={layer.channel}, levels=3)"
     assert repr(level) == "LevelView(scale=0.5, image=2 × 4 × 4, response=4 × 4)"
-
-
-def test_scale_one_is_grey_smaller_ones_blue_and_larger_ones_red():
-    small, one, large = (colour[:3] for colour in scale_colours([0.5, 1, 1.2]))
-    assert small[2] > small[0] + 0.3
-    assert max(one) - min(one) < 0.02
-    assert large[0] > large[2]
-    assert (reach_of([1]), reach_of([1, 4, 0.5]), reach_of([0.125, 1])) == (1, 2, 3)
 
 
 def test_of_a_long_name_the_end_is_shown():

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..data import BACKGROUND, load_digits, parse_scales, read_image
-from ..drawing import make_figure, save_figure
+from ..drawing import RESPONSES, make_figure, reach_of, save_figure
 from ..inspection import Explanation, explain
-from ..inspection.pictures import finish_panel, reach_of, scale_bar, show_image, show_scales
+from ..inspection.pictures import finish_panel, scale_bar, show_image, show_scales
 from ..models import Classifier
 from ..models.networks import Size
 from ..nn import SIConv2d
@@ -134,13 +134,13 @@ def draw_explanation(
         _centre(axis, level.image, extent)
     for row, (name, view) in zip(axes[1:], views.items(), strict=True):
         show_scales(row[0], view.winning_scale, reach, f"{name}: winning scale", view.strength)
-        row[1].imshow(view.output[view.channel].cpu().numpy(), cmap="magma", interpolation="nearest")
+        most = float(torch.cat([level.response.flatten() for level in view.levels]).abs().max())
+        red: dict[str, Any] = {"cmap": RESPONSES, "vmin": -most, "vmax": most, "interpolation": "nearest"}
+        row[1].imshow(view.output[view.channel].cpu().numpy(), **red)
         finish_panel(row[1], f"channel {view.channel}")
         extent = _largest([level.response for level in view.levels])
-        low, high = torch.cat([level.response.flatten() for level in view.levels]).aminmax()
         for axis, level in zip(row[2:], view.levels, strict=False):
-            shown = level.response.cpu().numpy()
-            axis.imshow(shown, cmap="magma", vmin=float(low), vmax=float(high), interpolation="nearest")
+            axis.imshow(level.response.cpu().numpy(), **red)
             _centre(axis, level.response, extent)
             finish_panel(axis, f"response at ×{level.scale:.3g}")
     scale_bar(figure, axes[:, -1], found.scales, reach)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..drawing import reach_of
 from ..nn.layers import SIConv2d
 from ..nn.observe import Call, answer, check_call, evaluating, find_layers, images_of, watching, winner_of
 from ..nn.rerouted import Reroute, arguments_of
@@ -24,7 +25,6 @@ from .pictures import (
     brief,
     finish_panel,
     make_figure,
-    reach_of,
     scale_bar,
     show_image,
     show_scales,
@@ -154,7 +154,7 @@ class Explanation(Tabled):
 
     def _show_prediction(self, axis: Any) -> None:
         """Classes in colours of their own; what is no class from dark to light."""
-        colours = "viridis" if self.confidence is None else "tab20"
+        colours = "gray" if self.confidence is None else "tab20"
         axis.imshow(self.prediction.detach().float().cpu().numpy(), cmap=colours, interpolation="nearest")
         finish_panel(axis, "prediction" if self.confidence is None else "predicted classes")
 

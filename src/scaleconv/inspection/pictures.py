@@ -1,8 +1,8 @@
 """How results show themselves: as tables of text, and as figures.
 
 A result prints as its tables. A notebook or an error message shows its `repr`, which is the same tables with at most
-`LONGEST` characters: rows in the middle are left out. Only this module knows matplotlib, and imports it when something
-is drawn. The winning scale has one colour everywhere: grey at 1, blue below, red above.
+`LONGEST` characters: rows in the middle are left out. Matplotlib is imported when something is drawn; `drawing` has the
+colours.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from dataclasses import replace
 from math import log2
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from ..drawing import dimming, scale_map
 from ..table import Table, terminal_width
 
 Figure = Any  # matplotlib's; the package does not need it unless something is drawn
@@ -23,7 +23,6 @@ MOST_ROWS = 100  # of a table in a `repr`; a row has 20 characters or more
 PANEL = 2.6  # inches
 COLUMNS = 6  # panels side by side
 LONGEST_TITLE = 30  # characters that fit above a panel
-COLOURS = "coolwarm"
 
 
 class Tabled:
@@ -66,6 +65,7 @@ def brief(kind: str, **parts: Any) -> str:
     """One line for an object: its numbers, and of its tensors the shapes.
 
     Example:
+        >>> import torch
         >>> brief("LevelView", scale=0.5, image=torch.rand(3, 8, 8))
         'LevelView(scale=0.5, image=3 × 8 × 8)'
     """
@@ -109,32 +109,8 @@ def show_scales(axis: Axes, scales: Tensor, reach: float, title: str, strength: 
     alpha = None if strength is None else dimming(strength).cpu().numpy()
     axis.set_facecolor("black")
     octaves = scales.float().log2().cpu().numpy()
-    axis.imshow(octaves, cmap=COLOURS, vmin=-reach, vmax=reach, alpha=alpha, interpolation="nearest")
+    axis.imshow(octaves, cmap=scale_map(), vmin=-reach, vmax=reach, alpha=alpha, interpolation="nearest")
     finish_panel(axis, title)
-
-
-def dimming(strength: Tensor) -> Tensor:
-    """From 0 at the median and below to 1 at the largest, by the square root; 1 everywhere if all are alike.
-
-    Example:
-        >>> dimming(torch.tensor([[0.0, 1.0, 2.0, 5.0]]))
-        tensor([[0.0000, 0.0000, 0.5000, 1.0000]])
-    """
-    strength = strength.detach().float()
-    low, high = strength.median(), strength.max()
-    if high - low <= 1e-5 * high.abs():  # what differs is rounding
-        return torch.ones_like(strength)
-    return ((strength - low) / (high - low)).clamp(0, 1).sqrt()
-
-
-def reach_of(scales: Sequence[float]) -> float:
-    """How far the colours of these scales go to both sides of scale 1, in octaves.
-
-    Example:
-        >>> reach_of([0.25, 1, 2])
-        2.0
-    """
-    return max((abs(log2(scale)) for scale in scales), default=0.0) or 1.0
 
 
 def scale_bar(figure: Figure, axes: Sequence[Axes], scales: Sequence[float], reach: float) -> None:
@@ -142,17 +118,9 @@ def scale_bar(figure: Figure, axes: Sequence[Axes], scales: Sequence[float], rea
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    shown = ScalarMappable(Normalize(-reach, reach), COLOURS)
+    shown = ScalarMappable(Normalize(-reach, reach), scale_map())
     bar = figure.colorbar(shown, ax=list(axes[:COLUMNS]), label="winning scale", pad=0.01, aspect=30)
     bar.set_ticks([log2(scale) for scale in scales], labels=[f"{scale:.3g}" for scale in scales])
-
-
-def scale_colours(scales: Sequence[float]) -> list[tuple[float, ...]]:
-    """The colour of each scale."""
-    from matplotlib import colormaps
-
-    reach = reach_of(scales)
-    return [tuple(colormaps[COLOURS](0.5 + 0.5 * log2(scale) / reach)) for scale in scales]
 
 
 def finish_panel(axis: Axes, title: str) -> None:

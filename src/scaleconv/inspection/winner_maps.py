@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..drawing import reach_of, scale_colours
 from ..nn.layers import SIConv2d
 from ..nn.observe import Call, batches_of, check_call, evaluating, find_layers, images_of, run, watching, winner_of
 from ..ops.checks import check_count
@@ -19,9 +20,7 @@ from .pictures import (
     Tabled,
     make_figure,
     name_the_layers,
-    reach_of,
     scale_bar,
-    scale_colours,
     show_image,
     show_scales,
     sizes_as_text,
