@@ -19,8 +19,9 @@ def probabilities(network, pair, digit, scale):
 def test_label_confidence_and_curve_are_those_of_the_network(pairs, name):
     pair, digit = pairs["digits"], pairs["digits"].digits[1]
     network = getattr(pair, name)
-    verdict, curve = answers.classify(pair, digit, 0.7)[name], answers.curve(pair, digit, 3)
+    verdict, curve = answers.classify(pair, digit, 3, 0.7)[name], answers.curve(pair, digit, 3)
     expected = probabilities(network, pair, digit, 0.7)
+    assert answers.classify(pair, digit, 3, 0.7)["truth"] == 3
     assert verdict == {"label": expected.argmax(), "confidence": pytest.approx(expected.max(), rel=1e-4)}
     assert (curve["class"], curve["known"], len(curve["scales"])) == (3, True, 18)
     for scale, chance, label in zip(curve["scales"], curve[name]["chances"], curve[name]["labels"], strict=True):
@@ -30,7 +31,7 @@ def test_label_confidence_and_curve_are_those_of_the_network(pairs, name):
 
 def test_a_layer_shows_its_winners_and_the_responses_of_its_strongest_channel(pairs, decode):
     pair, noise = pairs["digits"], torch.arange(784).mul(7919).remainder(256).reshape(28, 28).byte()
-    found = answers.classify(pair, noise, 2.0)["layers"]  # fills the image: on a constant background, levels tie
+    found = answers.classify(pair, noise, None, 2.0)["layers"]  # fills the image: on a constant background, levels tie
     image = make_scaled(noise[None], 2.0, pair.size, truncate="allow") - 0.1  # the mean of the fixture
     layer = pair.invariant.get_submodule("network.stages.conv1")
     with torch.no_grad():
@@ -106,8 +107,29 @@ def test_winners_are_black_where_the_response_is_below_the_median(decode):
     assert shown.tolist() == [[[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 255], [128, 0, 0]]]  # √¼ of red
 
 
-def test_the_responses_of_all_levels_share_their_shades(decode):
-    weak, strong = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 4.0]])
+def test_zero_is_white_and_the_responses_of_all_levels_share_their_colours(decode):
+    weak, strong = torch.tensor([[0.0, 1.0, -1.0]]), torch.tensor([[0.0, 4.0, -2.0]])
     shown = rendering.levels(["a", "b"], ["#000000"] * 2, [None, None], [weak, strong])
-    first, second = (decode(level["response"])[0].sum(-1) for level in shown)
-    assert first[0] == second[0] < first[1] < second[1]
+    first, second = (decode(level["response"])[0].astype(int) for level in shown)
+    assert np.abs(first[0] - 247).max() <= 2  # the middle of RdBu
+    assert first[0].tolist() == second[0].tolist()
+    for pixels in (first, second):
+        assert pixels[1, 0] > pixels[1, 2]  # red above 0
+        assert pixels[2, 0] < pixels[2, 2]  # blue below
+    assert second[1, 2] < first[1, 2]  # a stronger response has more colour
+    assert (shown[1]["peak"], shown[1]["image"]) == (4.0, None)
+
+
+def test_the_page_opens_with_the_digit_on_which_the_invariant_network_is_ahead_by_most(pairs):
+    pair = pairs["digits"]
+    offered = answers.offer(pair, 2)
+    ahead = {
+        entry["index"]: np.subtract(
+            *(
+                probabilities(network, pair, pair.digits[entry["index"]], answers.START)[entry["label"]]
+                for network in (pair.invariant, pair.plain)
+            )
+        )
+        for entry in offered
+    }
+    assert answers.find_start(pair, offered) == {"index": max(ahead, key=ahead.get), "scale": answers.START}

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "build" / "node_modules" / "axe-core" / "axe.min.js"
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
-PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,56 @@ def answered(page, path):
     return page.expect_response(lambda reply: reply.url.endswith(path) and reply.ok)
 
 
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_the_first_screen_holds_the_slider_the_curve_and_both_answers(page, size):
+    page.set_viewport_size(size)
+    for part in ("digit-scale", "digit-play", "digit-curve", "digit-image", "digit-plain", "digit-invariant"):
+        box = page.locator(f"#{part}").bounding_box()
+        assert min(box["width"], box["height"]) > 20, part
+        assert box["x"] >= 0 <= box["y"], part
+        assert box["x"] + box["width"] <= size["width"], part
+        assert box["y"] + box["height"] <= size["height"], part
+
+
+def test_the_page_opens_where_the_networks_disagree_and_the_invariant_one_is_right(page):
+    shown = page.locator("#digit-picker button[aria-checked=true]").get_attribute("aria-label")
+    plain, invariant = (page.text_content(f"#digit-{name} .label") for name in ("plain", "invariant"))
+    assert plain != invariant == shown.removeprefix("a ")
+    assert page.text_content("#digit-plain .verdict-word") == f"wrong: it is a {invariant}"
+    assert page.text_content("#digit-invariant .verdict-word") == "right"
+
+
+def test_the_curve_is_dragged(page):
+    box = page.locator("#digit-curve").bounding_box()
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 0.5 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"], steps=3)
+    middle = float(page.input_value("#digit-scale"))
+    assert 1.0 < middle < 1.3
+    with answered(page, "/api/digit"):
+        page.mouse.move(box["x"] + box["width"] + 50, box["y"], steps=3)
+    page.mouse.up()
+    assert page.input_value("#digit-scale") == page.text_content("#digit-scale-shown").removesuffix(".00") == "2"
+    page.mouse.move(box["x"], box["y"] + 0.5 * box["height"])  # not pressed
+    assert page.input_value("#digit-scale") == "2"
+
+
+def test_play_sweeps_the_scale_there_and_back_until_it_is_paused(page):
+    page.focus("#digit-scale")
+    page.keyboard.press("End")
+    page.click("#digit-play")
+    assert page.text_content("#digit-play") == "Pause"
+    until(page, "document.getElementById('digit-scale').valueAsNumber < 1.9")
+    page.focus("#digit-play")
+    page.keyboard.press("Enter")
+    assert page.text_content("#digit-play") == "Play"
+    scale = page.input_value("#digit-scale")
+    page.wait_for_timeout(500)
+    assert page.input_value("#digit-scale") == scale
+
+
 def test_a_picked_digit_is_named_and_the_slider_changes_its_size(page):
+    page.fill("#digit-scale", "1")
     page.click("#digit-picker button[aria-label='a 7'] >> nth=0")
     names(page, "7")
     assert page.text_content("#digit-plain .label") == "7"
@@ -96,6 +145,8 @@ def test_a_picked_digit_is_named_and_the_slider_changes_its_size(page):
 
 
 def test_a_drawn_digit_is_named(page):
+    page.fill("#digit-scale", "1")
+    picked = page.get_attribute("#digit-picker button[aria-checked=true]", "aria-label")
     box = page.locator("#digit-drawing").bounding_box()
 
     def at(x, y):
@@ -108,7 +159,7 @@ def test_a_drawn_digit_is_named(page):
     names(page, "1")
     assert "what the SI-ConvNet names at scale 1" in page.text_content("#digit-curve-caption")
     page.click("#digit-clear")
-    names(page, "0")
+    names(page, picked.removeprefix("a "))
 
 
 def test_everything_can_be_reached_and_drawn_with_the_keyboard(page):
@@ -120,11 +171,12 @@ def test_everything_can_be_reached_and_drawn_with_the_keyboard(page):
     for _ in range(8):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.parentElement.id"))
-    assert {"digit-picker", "digit-drawing", "digit-clear", "digit-scale"} <= reached
+    assert {"digit-picker", "digit-drawing", "digit-clear", "digit-scale", "digit-play"} <= reached
     page.focus("#digit-picker button[aria-checked=true]")
     with answered(page, "/api/curve"):
         page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.getAttribute('aria-checked')") == "true"
+    page.fill("#digit-scale", "1")
     page.focus("#digit-drawing")
     for _ in range(9):
         page.keyboard.press(" ")
@@ -153,15 +205,35 @@ def test_a_picture_is_taken_and_a_bad_file_is_refused_in_words(page, tmp_path):
     until(page, "document.querySelectorAll('#filter-levels .level').length === 12")
 
 
-def test_a_filter_of_a_network_is_chosen_by_its_number(page):
+def test_a_filter_of_a_network_is_chosen_in_its_gallery(page):
     page.click("#tab-filter")
     page.select_option("#filter-layer", "SI-FCN.conv3")
     assert page.is_hidden("#filter-patch")
-    page.fill("#filter-number", "5")
-    until(page, "document.getElementById('filter-weight-caption').textContent.includes('mean of its 16')")
-    page.fill("#filter-number", "999")
-    page.wait_for_selector("#filter .error:not([hidden])")
-    assert "`filter` must be a whole number from 0 to 15, got 999" in page.text_content("#filter .error")
+    assert page.locator("#filter-gallery button").count() == 16
+    page.click("#filter-gallery button[value='5']")
+    until(
+        page,
+        "document.getElementById('filter-weight-caption').textContent.startsWith('Filter 5; pictures are means')",
+    )
+    before = page.get_attribute("#filter-plain", "src")
+    with answered(page, "/api/filter"):
+        page.keyboard.press("ArrowRight")
+    assert page.get_attribute("#filter-gallery button[aria-checked=true]", "value") == "6"
+    until(page, "before => document.getElementById('filter-plain').src !== before", before)
+    page.select_option("#filter-layer", "")
+    assert page.is_visible("#filter-patch")
+    assert page.is_hidden("#filter-gallery")
+
+
+def test_conv2d_stands_beside_the_invariant_layer_with_the_same_filter(page):
+    page.click("#tab-filter")
+    until(page, "Number(document.getElementById('filter-invariant-peak').textContent) > 0")
+    plain, invariant = (page.locator(f"#filter-{name}").bounding_box() for name in ("plain", "invariant"))
+    assert plain["y"] == invariant["y"]
+    peaks = [float(page.text_content(f"#filter-{name}-peak")) for name in ("plain", "invariant")]
+    assert 0 < peaks[0] <= peaks[1]
+    page.check("[name=filter-by][value=rotation]")
+    until(page, "document.getElementById('filter-layer-name').textContent === 'TIConv2d'")
 
 
 def test_a_scene_follows_its_sliders(page):

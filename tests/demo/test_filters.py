@@ -71,12 +71,27 @@ def test_levels_and_winners_of_a_layer_are_those_of_the_loops(pairs, by, name, d
     assert found["channels"] == weight.shape[1]
     shares = np.bincount(aligned.argmax(0).ravel(), minlength=len(matrices)) / aligned[0].size
     assert [entry["share"] for entry in found["legend"]] == pytest.approx(shares, abs=1e-6)
-    shown, strongest = decode(found["output"]).astype(int).sum(-1), aligned.max(0)
-    assert (shown.argmax(), shown.argmin()) == (strongest.argmax(), strongest.argmin())
+    alone = reference.convolve(features[0], weight, bias, *call)
+    for kind, expected in (("plain", alone), ("invariant", aligned.max(0))):
+        red = decode(found[kind]["image"]).astype(int)[..., [0, 2]] @ [1, -1]  # more red than blue above 0
+        assert ((red > 20) <= (expected > 0)).all()
+        assert ((red < -20) <= (expected < 0)).all()
+        assert np.abs(red).max() > 20
+        assert found[kind]["peak"] == pytest.approx(expected.max(), rel=1e-4)
     for shown, matrix in zip(found["levels"], matrices, strict=True):
         level = reference.transform(features[0], matrix, "bilinear", "zeros")
         assert decode(shown["image"]).shape[:2] == level.shape[1:]
         assert shown["peak"] == pytest.approx(reference.convolve(level, weight, bias, *call).max(), rel=1e-4)
+
+
+def test_a_gallery_shows_each_filter_with_white_at_zero(pairs, decode):
+    layer = filters.find_layers(pairs)["SI-FCN.conv2"]
+    shown = layer.gallery()
+    assert len(shown) == layer.filters
+    for picture, weight in zip(shown, layer.convolution.weight.detach().mean(1), strict=True):
+        red = torch.tensor(decode(picture)[..., [0, 2]].astype(int)) @ torch.tensor([1, -1])
+        clear = weight.abs() > 0.1 * weight.abs().max()
+        assert torch.equal((red > 0)[clear], (weight > 0)[clear])
 
 
 def saved(image, kind, **options):

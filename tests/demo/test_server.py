@@ -68,7 +68,7 @@ def test_the_page_is_served_with_its_policy_and_names_nothing_elsewhere(page):
 
 def test_every_route_answers(page):
     offer = ask(page, "/api/offer", {})[1]
-    assert {layer["name"]: layer["filters"] for layer in offer["layers"]} == LAYERS
+    assert {layer["name"]: len(layer["filters"]) for layer in offer["layers"]} == LAYERS
     assert (len(offer["digits"]), offer["trained"]["digits"]) == (30, "0.8 to 1.25")
     digit, image = offer["digits"][7], {**offer["examples"][0], "by": "scale"}
     assert ask(page, "/api/curve", {"index": digit["index"]})[1]["class"] == digit["label"]

@@ -19,6 +19,7 @@ from .pairs import Pair
 Answer = dict[str, Any]
 
 SCALES = tuple(step / 10 for step in range(3, 21))  # of the curve; the slider goes from the first to the last
+START = 1.7  # the scale at which the page opens
 SCENE = 96  # side of a scene; the networks were trained on smaller ones, and take any
 SCENE_SCALES, MOST_DIGITS = (0.4, 2.2), 6
 BOX, CANVAS = 20, 28  # pixels of a digit and of its image in MNIST
@@ -34,14 +35,32 @@ def offer(pair: Pair, each: int) -> list[Answer]:
 
 
 @torch.no_grad()
-def classify(pair: Pair, digit: Tensor, scale: float) -> Answer:
-    """Both networks on a digit (28, 28) uint8 at one scale, and the layers of the invariant one."""
+def find_start(pair: Pair, offered: list[Answer]) -> Answer:
+    """Of the digits offered, the one that the page opens with, and its scale.
+
+    It is the one of which the invariant network is surer than the plain one by most, by the probability of its label.
+    """
+    indices, labels = ([entry[name] for entry in offered] for name in ("index", "label"))
+    images = make_scaled(pair.digits[indices], START, pair.size, truncate="allow")
+    invariant, plain = (
+        network(images).softmax(1)[range(len(labels)), labels] for network in (pair.invariant, pair.plain)
+    )
+    return {"index": indices[int((invariant - plain).argmax())], "scale": START}
+
+
+@torch.no_grad()
+def classify(pair: Pair, digit: Tensor, label: int | None, scale: float) -> Answer:
+    """Both networks on a digit (28, 28) uint8 at one scale, and the layers of the invariant one.
+
+    A drawing has no label.
+    """
     image = make_scaled(digit.unsqueeze(0), scale, pair.size, truncate="allow")
-    confidence, label = pair.plain(image)[0].softmax(0).max(0)
+    confidence, named = pair.plain(image)[0].softmax(0).max(0)
     found = explain(pair.invariant, image)
     return {
         "image": rendering.grey(image[0, 0]),
-        "plain": {"label": int(label), "confidence": float(confidence)},
+        "truth": label,
+        "plain": {"label": int(named), "confidence": float(confidence)},
         "invariant": {"label": int(found.prediction), "confidence": found.mean_confidence},
         "layers": [{**_winners(name, view), **_levels(view)} for name, view in found.layers.items()],
     }
@@ -49,18 +68,18 @@ def classify(pair: Pair, digit: Tensor, scale: float) -> Answer:
 
 def _winners(name: str, view: LayerView) -> Answer:
     """Which level won where, in the channel with the strongest output there."""
-    names = [f"×{scale:.2g}" for scale in view.scales]
+    names, colours = [f"×{scale:.2g}" for scale in view.scales], rendering.level_colours(view.scales)
     index = view.winner.gather(0, view.output.argmax(0, keepdim=True))[0]
     return {
         "name": name.rpartition(".")[2],
-        "winners": rendering.winners(index, view.strength, rendering.level_colours(len(names))),
-        "legend": rendering.legend(names, index),
+        "winners": rendering.winners(index, view.strength, colours),
+        "legend": rendering.legend(names, colours, index),
     }
 
 
 def _levels(view: LayerView) -> Answer:
     """The response of each level in the channel with the strongest output; level images where they have one channel."""
-    colours = dict(zip(view.scales, rendering.level_colours(len(view.scales)), strict=True))
+    colours = dict(zip(view.scales, rendering.level_colours(view.scales), strict=True))
     names = [f"×{level.scale:.2g}" for level in view.levels]
     images = [level.image if len(level.image) == 1 else None for level in view.levels]
     shown = rendering.levels(

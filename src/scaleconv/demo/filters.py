@@ -26,10 +26,12 @@ PATCH = 9  # side of a drawn filter
 MOST_PIXELS = 2**24  # of a picture, by its header: 50 MB once decoded
 MOST_SCANS = 100  # of a JPEG, each of which takes as long as all of its pixels; a usual one has ten
 SCAN = b"\xff\xda"  # begins one
+FACTORS, DEGREES = [2 ** (k / 3) for k in range(-3, 4)], list(range(0, 360, 30))
 TRANSFORMS: dict[str, dict[str, Transform]] = {
-    "scale": {f"×{factor:.2g}": scaling(factor) for factor in (2 ** (k / 3) for k in range(-3, 4))},
-    "rotation": {f"{degrees}°": rotation(degrees) for degrees in range(0, 360, 30)},
+    "scale": {f"×{factor:.2g}": scaling(factor) for factor in FACTORS},
+    "rotation": {f"{degrees}°": rotation(degrees) for degrees in DEGREES},
 }
+PLAIN = {"scale": FACTORS.index(1), "rotation": DEGREES.index(0)}  # the level that is the image itself
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class Layer:
     @property
     def filters(self) -> int:
         return self.convolution.out_channels
+
+    def gallery(self) -> list[str]:
+        """A picture of each filter, the mean over its channels: white at 0, full at its own largest weight."""
+        means = self.convolution.weight.detach().mean(1)
+        return [rendering.signed(mean, rendering.strongest([mean])) for mean in means]
 
 
 def find_layers(pairs: dict[str, Pair]) -> dict[str, Layer]:
@@ -140,15 +147,21 @@ def _apply(images: Tensor, weight: Tensor, bias: Tensor | None, by: str) -> Answ
     )
     levels = [transform_images(images, each) for each in transforms.values()]
     responses = [F.conv2d(level, weight, bias, padding=padding)[0, 0] for level in levels]
-    colours = rendering.level_colours(len(transforms))
+    colours, most = _colours(by), rendering.strongest(responses)
+    plain, strongest = responses[PLAIN[by]], output[0, 0]
     return {
-        "filter": rendering.shaded(weight[0].mean(0), palette="gray"),
+        "by": by,
         "channels": weight.shape[1],
-        "output": rendering.shaded(output[0, 0]),
-        "winners": rendering.winners(winner[0, 0], output[0, 0], colours),
-        "legend": rendering.legend(list(transforms), winner),
+        "plain": {"image": rendering.signed(plain, most), "peak": float(plain.max())},
+        "invariant": {"image": rendering.signed(strongest, most), "peak": float(strongest.max())},
+        "winners": rendering.winners(winner[0, 0], strongest, colours),
+        "legend": rendering.legend(list(transforms), colours, winner),
         "levels": rendering.levels(list(transforms), colours, [level[0] for level in levels], responses),
     }
+
+
+def _colours(by: str) -> list[str]:
+    return rendering.level_colours(FACTORS) if by == "scale" else rendering.rotated_colours(DEGREES)
 
 
 def transform_images(images: Tensor, transform: Transform) -> Tensor:

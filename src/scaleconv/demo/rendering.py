@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.decoding import import_pillow
+from ..drawing import RESPONSES, angle_colours, dimming, scale_colours
 
 Pixels = NDArray[np.uint8]
 
@@ -24,19 +25,24 @@ def grey(image: Tensor) -> str:
     return shaded(image, 0, 1, palette="gray")
 
 
-def shaded(values: Tensor, low: float | None = None, high: float | None = None, palette: str = "magma") -> str:
-    """(H, W) of any numbers, from dark at `low` to light at `high`; by default their minimum and maximum."""
-    least = float(values.min()) if low is None else low
-    largest = float(values.max()) if high is None else high
-    shade = (values - least) / max(largest - least, 1e-6)
-    return _png(_table(palette)[_bytes(shade)])
+def signed(values: Tensor, most: float) -> str:
+    """(H, W) of any numbers: white at 0, red above and blue below, full at ±`most`."""
+    return shaded(values, -most, most, RESPONSES)
+
+
+def shaded(values: Tensor, low: float, high: float, palette: str) -> str:
+    """(H, W) of any numbers, from the first colour at `low` to the last at `high`."""
+    return _png(_table(palette)[_bytes((values - low) / max(high - low, 1e-6))])
 
 
 def winners(index: Tensor, strength: Tensor, colours: Sequence[str]) -> str:
     """(H, W): the colour of the winner, from black at the median of `strength` to full at its maximum."""
-    low, high = strength.median(), strength.max()
-    light = ((strength - low) / (high - low).clamp(min=1e-6)).clamp(0, 1).sqrt()  # weak responses remain visible
-    return _png(_bytes(_rgb(colours)[index.long()] * light.unsqueeze(-1)))
+    return _png(_bytes(_rgb(colours)[index.long()] * dimming(strength).unsqueeze(-1)))
+
+
+def strongest(responses: Sequence[Tensor]) -> float:
+    """The largest magnitude in all of them, at which a colour is full."""
+    return max(float(response.abs().max()) for response in responses)
 
 
 def levels(
@@ -44,25 +50,28 @@ def levels(
 ) -> list[dict[str, Any]]:
     """The levels of a pyramid: each image (C, h, w), if given, as the mean of its channels, and each response (h', w').
 
-    All responses share one range of shades.
+    All responses share their colours, of which white is 0; so do all images, from their least value to their largest.
     """
-    low, high = (float(end) for end in torch.cat([response.flatten() for response in responses]).aminmax())
+    most = strongest(responses)
+    shown = [None if image is None else image.mean(0) for image in images]
+    ends = [end for image in shown if image is not None for end in image.aminmax()]
+    low, high = (float(min(ends)), float(max(ends))) if ends else (0.0, 1.0)
     return [
         {
             "name": name,
             "colour": colour,
-            "image": None if image is None else shaded(image.mean(0), palette="gray"),
-            "response": shaded(response, low, high),
+            "image": None if image is None else shaded(image, low, high, "gray"),
+            "response": signed(response, most),
             "peak": float(response.max()),
         }
-        for name, colour, image, response in zip(names, colours, images, responses, strict=True)
+        for name, colour, image, response in zip(names, colours, shown, responses, strict=True)
     ]
 
 
-def legend(names: Sequence[str], winner: Tensor) -> list[dict[str, Any]]:
+def legend(names: Sequence[str], colours: Sequence[str], winner: Tensor) -> list[dict[str, Any]]:
     """The levels with their colours, and the share of positions that each wins."""
     shares = winner.flatten().long().bincount(minlength=len(names)) / winner.numel()
-    entries = zip(names, level_colours(len(names)), shares.tolist(), strict=True)
+    entries = zip(names, colours, shares.tolist(), strict=True)
     return [{"name": name, "colour": colour, "share": share} for name, colour, share in entries]
 
 
@@ -71,17 +80,18 @@ def classes(labels: Tensor, colours: Sequence[str]) -> str:
     return _png(_bytes(_rgb(colours)[labels]))
 
 
-@cache
-def level_colours(count: int) -> tuple[str, ...]:
-    """A colour `#rrggbb` per level, bright enough to tell them apart on black.
+def level_colours(scales: Sequence[float]) -> list[str]:
+    """A colour `#rrggbb` for the level of each scale."""
+    return [_hex(colour) for colour in scale_colours(scales)]
 
-    Example:
-        >>> level_colours(2)
-        ('#477bf2', '#dd3d08')
-    """
-    from matplotlib import colormaps, colors
 
-    return tuple(colors.to_hex(colormaps["turbo"](0.15 + 0.7 * level / max(count - 1, 1))) for level in range(count))
+def rotated_colours(degrees: Sequence[float]) -> list[str]:
+    """A colour `#rrggbb` for the level of each angle."""
+    return [_hex(colour) for colour in angle_colours(degrees)]
+
+
+def _hex(colour: Sequence[float]) -> str:
+    return "#" + bytes(round(255 * part) for part in colour[:3]).hex()
 
 
 @cache

@@ -23,18 +23,19 @@ Number = TypeVar("Number", int, float)
 
 
 def offer(_: Fields, pairs: Pairs) -> Answer:
-    layers = filters.find_layers(pairs).items()
+    layers, digits = filters.find_layers(pairs).items(), answers.offer(pairs["digits"], each=3)
     return {
-        "digits": answers.offer(pairs["digits"], each=3),
+        "digits": digits,
+        "start": answers.find_start(pairs["digits"], digits),
         "examples": filters.examples(pairs["scenes"]),
         "trained": {name: pair.trained for name, pair in pairs.items()},
-        "layers": [{"name": name, "title": layer.title, "filters": layer.filters} for name, layer in layers],
+        "layers": [{"name": name, "title": layer.title, "filters": layer.gallery()} for name, layer in layers],
     }
 
 
 def classify(fields: Fields, pairs: Pairs) -> Answer:
     scale = number(fields, "scale", SCALES[0], SCALES[-1])
-    return answers.classify(pairs["digits"], digit(fields, pairs["digits"])[0], scale)
+    return answers.classify(pairs["digits"], *digit(fields, pairs["digits"]), scale)
 
 
 def curve(fields: Fields, pairs: Pairs) -> Answer:

@@ -48,7 +48,7 @@ function live(panel, path, collect, show) {
     try {
       const fields = collect();
       if (fields) {
-        show(await ask(path, JSON.stringify(fields)));
+        await show(await ask(path, JSON.stringify(fields)));  // pictures appear in the order of the answers
         tell(panel, "");
       }
     } catch (error) {
@@ -152,17 +152,18 @@ async function levels(place, entries) {
   place.replaceChildren(...shown);
 }
 
-function layers(place, entries) {
-  place.replaceChildren(...entries.map((layer) => {
+async function layers(place, entries) {
+  const shown = entries.map(async (layer) => {
     const picture = element("img", { className: "large", src: layer.winners, alt: `Winning scale in ${layer.name}` });
     const map = element("figure", {}, picture, element("figcaption", { textContent: "which scale won" }),
       legend(element("ul", { className: "legend" }), layer.legend));
     const grid = element("div", { className: "levels" });
-    levels(grid, layer.levels);
+    await levels(grid, layer.levels);
     return element("div", { className: "layer" },
       element("h3", { textContent: `${layer.name}, responses of channel ${layer.channel}` }),
       element("div", { className: "layer-body" }, map, grid));
-  }));
+  });
+  place.replaceChildren(...await Promise.all(shown));
 }
 
 // ---------------------------------------------------------------------------------------------------- tabs
@@ -170,6 +171,7 @@ function layers(place, entries) {
 const tabs = [...document.querySelectorAll("[role=tab]")];
 
 function choose(tab) {
+  play(false);
   for (const each of tabs) {
     const chosen = each === tab;
     each.setAttribute("aria-selected", chosen);
@@ -190,67 +192,85 @@ for (const [place, tab] of tabs.entries()) {
   });
 }
 
+// ---------------------------------------------------------------------------------------------------- galleries
+
+// Buttons with pictures, of which one is chosen, by a click or with the arrow keys.
+function gallery(place, entries, chosen) {
+  place.replaceChildren(...entries.map(({ value, name, image }) => {
+    const button = element("button", { type: "button", value }, element("img", { src: image, alt: "" }));
+    button.setAttribute("role", "radio");
+    button.setAttribute("aria-label", name);
+    button.addEventListener("click", () => chosen(value));
+    return button;
+  }));
+  place.onkeydown = (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const buttons = [...place.children];
+    const next = buttons.at((buttons.indexOf(event.target.closest("button")) + step) % buttons.length);
+    next.focus();
+    chosen(Number(next.value));
+  };
+}
+
+// Null chooses none; then the first can be reached with the Tab key.
+function mark(place, value) {
+  for (const button of place.children) {
+    const chosen = value !== null && Number(button.value) === value;
+    button.setAttribute("aria-checked", chosen);
+    button.tabIndex = chosen || (value === null && button === place.firstChild) ? 0 : -1;
+  }
+}
+
 // ---------------------------------------------------------------------------------------------------- a digit
 
 const digit = { index: null, curve: null };
-const drawing = new Sketch($("digit-drawing"), 28, 1.0, () => { pick(null); digitChanged(); });
+const drawing = new Sketch($("digit-drawing"), 28, 1.0, () => { mark($("digit-picker"), null); digitChanged(); });
 const whichDigit = () => drawing.empty ? { index: digit.index } : { drawing: drawing.text };
 
 const updateDigit = live("digit", "/api/digit", () => ({ ...whichDigit(), scale: $("digit-scale").valueAsNumber }), (answer) => {
   $("digit-image").src = answer.image;
+  const truth = answer.truth;
   for (const name of ["plain", "invariant"]) {
     const { label, confidence } = answer[name];
-    $(`digit-${name}`).replaceChildren(element("span", { className: "label", textContent: label }), `${percent(confidence)} sure`);
+    const word = label === truth ? "right" : `wrong: it is a ${truth}`;
+    $(`digit-${name}`).replaceChildren(element("span", { className: "label", textContent: label }),
+      ...(truth === null ? [] : [element("span", { className: "verdict-word", textContent: word })]), `${percent(confidence)} sure`);
   }
-  layers($("digit-layers"), answer.layers);
+  return layers($("digit-layers"), answer.layers);
 });
 const updateCurve = live("digit", "/api/curve", whichDigit, (answer) => { digit.curve = answer; drawCurve(); });
 
 function digitChanged() { updateDigit(); updateCurve(); }
 
-function pick(index) {
-  digit.index = index ?? digit.index;
-  for (const button of $("digit-picker").children) {
-    const chosen = Number(button.value) === index;
-    button.setAttribute("aria-checked", chosen);
-    button.tabIndex = chosen || (index === null && button === $("digit-picker").firstChild) ? 0 : -1;
-  }
+function pickAndShow(index) {
+  drawing.clear();
+  digit.index = index;
+  mark($("digit-picker"), index);
+  digitChanged();
 }
 
-function pickAndShow(index) { drawing.clear(); pick(index); digitChanged(); }
-
-function fillPicker(digits) {
-  $("digit-picker").replaceChildren(...digits.map(({ index, label, image }) => {
-    const button = element("button", { type: "button", value: index }, element("img", { src: image, alt: "" }));
-    button.setAttribute("role", "radio");
-    button.setAttribute("aria-label", `a ${label}`);
-    button.addEventListener("click", () => pickAndShow(index));
-    return button;
-  }));
-  $("digit-picker").addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const buttons = [...$("digit-picker").children];
-    const next = buttons.at((buttons.indexOf(event.target.closest("button")) + step) % buttons.length);
-    next.focus();
-    pickAndShow(Number(next.value));
-  });
-}
+// The curve has the width of its place on the page and letters of one size everywhere.
+const frame = { left: 50, right: 18, top: 26, bottom: 38, low: 0.3, high: 2 };
 
 function drawCurve() {
   if (!digit.curve) return;
   const { scales, class: of, known } = digit.curve;
-  const x = (scale) => 50 + 490 * (scale - 0.3) / 1.7, y = (chance) => 205 - 180 * chance;
-  const parts = [drawn("path", { class: "axis", d: `M50 25 V205 H540` })];
-  for (const chance of [0, 0.5, 1]) parts.push(drawn("text", { class: "text", x: 44, y: y(chance) + 4, "text-anchor": "end" }, `${100 * chance} %`));
-  for (const scale of [0.3, 0.5, 1, 1.5, 2]) parts.push(drawn("text", { class: "text", x: x(scale), y: 222, "text-anchor": "middle" }, scale));
-  parts.push(drawn("text", { class: "text", x: 295, y: 243, "text-anchor": "middle" }, "scale of the digit"));
-  parts.push(drawn("text", { class: "text", x: 50, y: 15 }, `probability of ${of}`));
-  const here = x($("digit-scale").valueAsNumber);
-  parts.push(drawn("line", { class: "here", id: "digit-here", x1: here, x2: here, y1: 25, y2: 205 }));
+  const { clientWidth: width, clientHeight: height } = $("digit-curve");
+  if (!width) return;
+  const floor = height - frame.bottom, end = width - frame.right;
+  const x = (scale) => frame.left + (end - frame.left) * (scale - frame.low) / (frame.high - frame.low);
+  const y = (chance) => floor - (floor - frame.top) * chance;
+  const parts = [drawn("path", { class: "axis", d: `M${frame.left} ${frame.top} V${floor} H${end}` })];
+  for (const chance of [0, 0.5, 1]) parts.push(drawn("text", { class: "text", x: frame.left - 6, y: y(chance) + 4, "text-anchor": "end" }, `${100 * chance} %`));
+  for (const scale of [0.3, 0.5, 1, 1.5, 2]) parts.push(drawn("text", { class: "text", x: x(scale), y: floor + 16, "text-anchor": "middle" }, scale));
+  parts.push(drawn("text", { class: "text", x: (frame.left + end) / 2, y: floor + 33, "text-anchor": "middle" }, "scale of the digit: drag here"));
+  parts.push(drawn("text", { class: "text", x: 4, y: 13 }, `probability of ${of}`));
+  const scale = $("digit-scale").valueAsNumber, here = x(scale);
+  parts.push(drawn("line", { class: "here", id: "digit-here", x1: here, x2: here, y1: frame.top, y2: floor }));
   const right = {};
-  for (const [name, left, title] of [["plain", 250, "– – ConvNet"], ["invariant", 370, "— SI-ConvNet"]]) {
+  for (const [name, left, title] of [["plain", end - 105, "– – ConvNet"], ["invariant", end, "— SI-ConvNet"]]) {
     const { chances, labels } = digit.curve[name];
     const points = chances.map((chance, place) => `${x(scales[place])},${y(chance)}`);
     parts.push(drawn("polyline", { class: `line ${name}`, points: points.join(" ") }));
@@ -258,39 +278,77 @@ function drawCurve() {
       const kind = labels[place] === of ? "" : " wrong";
       parts.push(drawn("circle", { class: `dot ${name}${kind}`, cx: x(scales[place]), cy: y(chance), r: 3.5 }));
     }
-    parts.push(drawn("text", { class: `text ${name}`, x: left, y: 15 }, title));
+    parts.push(drawn("text", { class: `text ${name}`, x: left, y: 13, "text-anchor": "end" }, title));
     right[name] = labels.filter((label) => label === of).length;
   }
+  parts.push(drawn("circle", { class: "handle", cx: here, cy: floor, r: 8 }));
   $("digit-curve").replaceChildren(...parts);
   $("digit-curve-caption").textContent = `Probability of ${of} (${known ? "the digit's label" : "what the SI-ConvNet names at scale 1"}) ` +
     `against the scale. ConvNet names it at ${right.plain} of ${scales.length} scales, SI-ConvNet at ${right.invariant}; ` +
     "hollow points are other answers.";
 }
 
-$("digit-scale").addEventListener("input", () => {
+function showScale() {
   $("digit-scale-shown").textContent = $("digit-scale").valueAsNumber.toFixed(2);
   drawCurve();
+}
+
+function setScale(scale) {
+  const before = $("digit-scale").value;
+  $("digit-scale").value = scale;  // the nearest step of the slider, between its ends
+  if ($("digit-scale").value === before) return;
+  showScale();
   updateDigit();
-});
+}
+
+function dragTo(event) {
+  const box = $("digit-curve").getBoundingClientRect();
+  const share = (event.clientX - box.left - frame.left) / (box.width - frame.left - frame.right);
+  setScale(frame.low + (frame.high - frame.low) * share);
+}
+
+// There and back, a step of the slider at a time.
+const player = { timer: null, step: 0.05 };
+
+function play(on) {
+  clearInterval(player.timer);
+  player.timer = on ? setInterval(() => {
+    const scale = $("digit-scale").valueAsNumber;
+    if (scale <= frame.low) player.step = 0.05;
+    if (scale >= frame.high) player.step = -0.05;
+    setScale(scale + player.step);
+  }, 120) : null;
+  $("digit-play").textContent = on ? "Pause" : "Play";
+  for (const name of ["plain", "invariant"]) $(`digit-${name}`).setAttribute("aria-live", on ? "off" : "polite");
+}
+
+$("digit-play").addEventListener("click", () => play(player.timer === null));
+$("digit-scale").addEventListener("input", () => { play(false); showScale(); updateDigit(); });
+$("digit-curve").addEventListener("pointerdown", (event) => { play(false); $("digit-curve").setPointerCapture(event.pointerId); dragTo(event); });
+$("digit-curve").addEventListener("pointermove", (event) => { if (event.buttons) dragTo(event); });
+new ResizeObserver(drawCurve).observe($("digit-curve"));
 $("digit-clear").addEventListener("click", () => pickAndShow(digit.index));
 
 // ---------------------------------------------------------------------------------------------------- a filter
 
-const filter = { examples: [], layers: {}, image: null };
+const filter = { examples: [], layers: {}, image: null, number: 0 };
 const patch = new Sketch($("filter-drawing"), 9, 0, () => updateFilter());
 const updateFilter = live("filter", "/api/filter", () => {
   const { pixels, width, height } = filter.image;
   const layer = $("filter-layer").value;
-  const chosen = layer ? { layer, filter: $("filter-number").valueAsNumber } : { patch: patch.text };
+  const chosen = layer ? { layer, filter: filter.number } : { patch: patch.text };
   return { pixels, width, height, by: document.querySelector("[name=filter-by]:checked").value, ...chosen };
 }, (answer) => {
   $("filter-image").src = filter.image.image;
-  $("filter-weight").src = answer.filter;
-  $("filter-weight-caption").textContent = answer.channels > 1 ? `filter, mean of its ${answer.channels} channels` : "filter";
-  $("filter-output").src = answer.output;
+  $("filter-weight-caption").textContent = `Filter ${filter.number}${answer.channels > 1 ? `; pictures are means of ${answer.channels} channels` : ""}. White is 0.`;
+  for (const name of ["plain", "invariant"]) {
+    $(`filter-${name}`).src = answer[name].image;
+    $(`filter-${name}-peak`).textContent = answer[name].peak.toFixed(2);
+  }
+  $("filter-layer-name").textContent = { scale: "SIConv2d", rotation: "TIConv2d" }[answer.by];
   $("filter-winners").src = answer.winners;
   legend($("filter-legend"), answer.legend);
-  levels($("filter-levels"), answer.levels);
+  return levels($("filter-levels"), answer.levels);
 });
 
 function showImage(image) { filter.image = image; updateFilter(); }
@@ -313,12 +371,18 @@ $("filter-file").addEventListener("change", async () => {
 $("filter-layer").addEventListener("change", () => {
   const layer = $("filter-layer").value;
   $("filter-patch").hidden = Boolean(layer);
-  $("filter-number-label").hidden = !layer;
-  $("filter-number").max = layer ? filter.layers[layer] - 1 : 0;
-  $("filter-number").value = 0;
-  updateFilter();
+  $("filter-gallery").hidden = $("filter-weight-caption").hidden = !layer;
+  const entries = (filter.layers[layer] ?? []).map((image, value) => ({ value, name: `filter ${value}`, image }));
+  gallery($("filter-gallery"), entries, pickFilter);
+  pickFilter(0);
 });
-$("filter-number").addEventListener("input", () => { if ($("filter-number").value) updateFilter(); });
+
+function pickFilter(number) {
+  filter.number = number;
+  mark($("filter-gallery"), number);
+  updateFilter();
+}
+
 $("filter-clear").addEventListener("click", () => { patch.clear(); updateFilter(); });
 for (const choice of document.querySelectorAll("[name=filter-by]")) choice.addEventListener("change", updateFilter);
 
@@ -366,17 +430,19 @@ const opened = { digit: () => {}, filter: updateFilter, scene: updateScene };
 (async () => {
   try {
     const offer = await ask("/api/offer", "{}");
-    fillPicker(offer.digits);
+    gallery($("digit-picker"), offer.digits.map(({ index, label, image }) => ({ value: index, name: `a ${label}`, image })), pickAndShow);
     filter.examples = offer.examples;
     filter.image = offer.examples[0];
     for (const { name, title, filters } of offer.layers) {
       filter.layers[name] = filters;
-      $("filter-layer").append(element("option", { value: name, textContent: `${title} (${filters} filters)` }));
+      $("filter-layer").append(element("option", { value: name, textContent: `${title} (${filters.length} filters)` }));
     }
     $("filter-example").append(...offer.examples.map(({ name }) => element("option", { textContent: name })));
     patch.dab([4.5, 4.5], 2.5);
     for (const name of ["digit", "scene"]) $(`${name}-trained`).textContent = offer.trained[`${name}s`];
-    pickAndShow(offer.digits[0].index);
+    $("digit-start").textContent = $("digit-scale").value = offer.start.scale;
+    showScale();
+    pickAndShow(offer.start.index);
   } catch (error) {
     tell("digit", error.message);
   }
