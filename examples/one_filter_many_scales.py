@@ -6,16 +6,13 @@ Prints the responses and writes the picture to the path given, by default `build
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.colors import Normalize
 from torch import Tensor
 from torch.nn import functional as F
 
 from scaleconv import DEFAULT_SCALES, si_conv2d
+from scaleconv.drawing import RESPONSES, SITE_WIDTH, dimming, make_figure, reach_of, scale_map, style
 
 HEIGHT, WIDTH, KERNEL = 40, 96, 17
 RINGS = {14: 6, 40: 10, 74: 16}  # column of the centre: diameter
@@ -44,28 +41,35 @@ def responses() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def draw(path: Path, image: Tensor, plain: Tensor, output: Tensor, scale: Tensor) -> None:
-    figure, axes = plt.subplots(2, 2, figsize=(10, 5), layout="constrained")
-    panels = {
-        "input: one pattern, three sizes": (image, "gray", None, None),
-        "winning scale of SIConv2d": (scale.log2() * 3, plt.get_cmap("viridis", 6), -2.5, 3.5),
-        "Conv2d + ReLU: responds to the size of its filter": (plain.clamp(min=0), "magma", 0, 1),
-        "SIConv2d + ReLU: responds to all three, same weights": (output.clamp(min=0), "magma", 0, 1),
-    }
-    for axis, (title, (values, colours, low, high)) in zip(axes.flat, panels.items(), strict=True):
-        shown = axis.imshow(values, cmap=colours, vmin=low, vmax=high)
-        axis.set_title(title, fontsize=11)
-        axis.set_xticks([])
-        axis.set_yticks([])
-        if title.startswith("winning"):
-            bar = figure.colorbar(shown, ax=axis, ticks=range(-2, 4), fraction=0.025)
-            bar.ax.set_yticklabels([f"{value:.2f}" for value in DEFAULT_SCALES])
-        if values.max() <= 2 and colours == "magma":
-            figure.colorbar(shown, ax=axis, fraction=0.025)
+    with style():
+        figure = make_figure(SITE_WIDTH, 3.6)
+        (first, conv), (won, layer) = figure.subplots(2, 2)
+        first.imshow(image, cmap="gray")
+        first.set_title("input: one pattern, three sizes")
+        for axis, values, title in (
+            (conv, plain, "Conv2d + ReLU: responds to one size"),
+            (layer, output, "SIConv2d + ReLU: to all three, same weights"),
+        ):
+            shown = axis.imshow(values.clamp(min=0), cmap=RESPONSES, vmin=-1, vmax=1)
+            axis.set_title(title)
             for column in RINGS:
-                peak = values[HEIGHT // 2, column].item()
-                axis.text(column, HEIGHT // 2 + 10, f"{peak:.2f}", color="white", ha="center", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+                axis.text(column, HEIGHT - 3, f"{max(values[HEIGHT // 2, column].item(), 0):.2f}", ha="center")
+        responses = figure.colorbar(shown, ax=[conv, layer], label="response", aspect=30)
+        responses.ax.set_ylim(0, 1)
+        reach = reach_of(DEFAULT_SCALES)
+        colours, octaves = scale_map(), Normalize(-reach, reach)
+        won.set_facecolor("black")
+        won.imshow(scale.log2(), cmap=colours, norm=octaves, alpha=dimming(output.clamp(min=0)).numpy())
+        won.set_title("which scale won; black where none responds")
+        for place, factor in enumerate(DEFAULT_SCALES):
+            left = WIDTH * (place + 0.5) / len(DEFAULT_SCALES)
+            won.text(left, HEIGHT + 3, f"{factor:.2f}", ha="center", va="center", color="black")
+            won.plot(left - 6.3, HEIGHT + 3, "s", color=colours(octaves(torch.tensor(factor).log2())), clip_on=False)
+        for axis in (first, conv, won, layer):
+            axis.set(xticks=[], yticks=[])
+        won.set(xlim=(-0.5, WIDTH - 0.5), ylim=(HEIGHT - 0.5, -0.5))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
 
 
 def main(path: Path) -> None:

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from torch import Tensor
 from torch.nn import functional as F
 
 from scaleconv import DEFAULT_SCALES, si_conv2d
 from scaleconv.data import embedded_digits
+from scaleconv.drawing import RESPONSES, SITE_WIDTH, dimming, make_figure, reach_of, scale_map, style
 from scaleconv.ops.levels import align, level_size, rescale
 
 NINES = (99, 16)  # among the test digits; the second is the image
@@ -59,20 +57,20 @@ def run_steps(image: Tensor, weight: Tensor) -> list[Step]:
 
 
 def draw(path: Path, image: Tensor, weight: Tensor, steps: list[Step], output: Tensor, winner: Tensor) -> None:
-    figure = plt.figure(figsize=(12, 8.6), layout="constrained")
+    figure = make_figure(SITE_WIDTH, 5.4)
     above, below = figure.subfigures(2, 1, height_ratios=(3, 1.25), squeeze=False)[:, 0]
     rows = above.subplots(3, len(steps))
     largest = max(step.level.shape[0] for step in steps)
     most, strongest = float(output.max()), float(weight.abs().max())
-    red: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
+    red: dict[str, Any] = {"cmap": RESPONSES, "vmin": -most, "vmax": most}
     for column, step in enumerate(steps):
         drawn: tuple[tuple[Tensor, dict[str, Any]], ...] = (
             (step.level, {"cmap": "gray"}),
             (step.response, red),
             (step.aligned, red),
         )
-        for axis, (values, style) in zip(rows[:, column], drawn, strict=True):
-            axis.imshow(values.numpy(), **style)
+        for axis, (values, look) in zip(rows[:, column], drawn, strict=True):
+            axis.imshow(values.numpy(), **look)
             axis.set_facecolor("#cccccc")
             axis.set(xticks=[], yticks=[])
             if values is not step.aligned:  # at its size: all levels in one unit
@@ -82,22 +80,25 @@ def draw(path: Path, image: Tensor, weight: Tensor, steps: list[Step], output: T
                 axis.spines[:].set_visible(False)
         rows[0, column].set_title(f"scale {step.scale:.2f}")
     for axis, text in zip(rows[:, 0], ("1  rescale", "2  convolve", "3  align"), strict=True):
-        axis.set_ylabel(text, fontsize=13)
+        axis.set_ylabel(text)
     panels = below.subplots(1, 4)
-    index = plt.get_cmap("viridis", len(steps))
+    reach = reach_of(DEFAULT_SCALES)
+    octaves = torch.tensor(DEFAULT_SCALES).log2()[winner[0, 0].long()]
+    dimmed = {"alpha": dimming(output[0, 0]).numpy(), "cmap": scale_map(), "vmin": -reach, "vmax": reach}
     shown: list[tuple[str, Tensor, dict[str, Any]]] = [
         ("the image", image[0, 0], {"cmap": "gray"}),
-        ("the filter", weight[0, 0], {"cmap": "RdBu_r", "vmin": -strongest, "vmax": strongest}),
+        ("the filter", weight[0, 0], {"cmap": RESPONSES, "vmin": -strongest, "vmax": strongest}),
         ("4  maximum: the output", output[0, 0], red),
-        ("the winning scale", winner[0, 0], {"cmap": index, "vmin": -0.5, "vmax": len(steps) - 0.5}),
+        ("the winning scale", octaves, dimmed),
     ]
-    for axis, (title, values, style) in zip(panels, shown, strict=True):
-        picture = axis.imshow(values.numpy(), **style)
+    for axis, (title, values, look) in zip(panels, shown, strict=True):
+        axis.imshow(values.numpy(), **look)
         axis.set(title=title, xticks=[], yticks=[])
-    bar = below.colorbar(picture, ax=panels[3], ticks=range(len(steps)))
-    bar.ax.set_yticklabels([f"{step.scale:.2f}" for step in steps])
+    panels[3].set_facecolor("black")
+    bar = below.colorbar(ScalarMappable(Normalize(-reach, reach), scale_map()), ax=panels[3])
+    bar.set_ticks(torch.tensor(DEFAULT_SCALES).log2().tolist(), labels=[f"{step.scale:.2f}" for step in steps])
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=150)
 
 
 def main(path: Path) -> None:
@@ -106,7 +107,8 @@ def main(path: Path) -> None:
     output, winner = si_conv2d(image, weight, padding=weight.shape[-1] // 2, return_winner=True)
     by_hand = torch.stack([step.aligned.nan_to_num(nan=-torch.inf) for step in steps]).amax(0)
     torch.testing.assert_close(by_hand, output[0, 0])
-    draw(path, image, weight, steps, output, winner)
+    with style():
+        draw(path, image, weight, steps, output, winner)
     plain = F.conv2d(image, weight, padding=weight.shape[-1] // 2)
     best = int(output.flatten().argmax())
     print(f"Largest response of Conv2d {plain.max():.2f}, of SIConv2d {output.max():.2f},")

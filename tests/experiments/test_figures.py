@@ -8,15 +8,12 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from helpers.records import CURVES, record, table_records
-from scaleconv.drawing import make_figure
+from scaleconv.drawing import COLOURS, FIXED, FONT, PALETTE, SITE_WIDTH, Colours, make_figure
 from scaleconv.experiments import figures, load_item
 from scaleconv.experiments.figures import (
-    COLOURS,
-    FIXED,
-    PALETTE,
-    Colours,
     draw,
     draw_filters,
     draw_inline,
@@ -44,17 +41,78 @@ def of_item(item):
     return make_panels(load_item(item), RECORDS[item])
 
 
-def test_bars_are_as_long_as_the_errors_ours_over_the_papers():
-    bars, training = drawn(of_item("table1"))
-    assert [bar.get_width() for bar in bars.patches] == [7.0, 6.1, 4.5, 3.48, 3.0]
-    assert [text.get_text() for text in bars.texts] == [
-        *("7.00 (n = 2)", "6.10 (paper)", "4.50 (n = 2)", "3.48 (paper)", "3.00 (n = 2)"),
+def marks(axis):
+    """(x, y, whether hollow) of the mark of each errorbar, from above."""
+    lines = [bars.lines[0] for bars in axis.containers]
+    return [(*line.get_xdata(), *line.get_ydata(), line.get_markerfacecolor() == "white") for line in lines]
+
+
+def test_a_method_is_a_mark_over_the_hollow_one_of_the_paper():
+    rows, training = drawn(of_item("table1"))
+    assert marks(rows) == [
+        *((7.0, 0.0, False), (6.1, 0.3, True), (4.5, 1.0, False), (3.48, 1.3, True), (3.0, 2.0, False)),
     ]
-    assert bars.patches[0].get_y() < bars.patches[1].get_y()  # the axis is turned round
-    assert bars.yaxis_inverted()
+    assert [text.get_text() for text in rows.texts] == [
+        *("7.00 (n = 2), paper 6.10", "4.50 (n = 2), paper 3.48", "3.00 (n = 2)"),
+    ]
+    assert rows.yaxis_inverted()
     legend = [text.get_text() for text in training.get_legend().get_texts()]
     assert legend == ["ConvNet (n = 2)", "Input-pyramid ensemble (n = 2)"]
     assert list(training.containers[0].lines[0].get_ydata()) == [9.0, 4.5]  # of epochs 1 and 3
+
+
+def test_at_a_single_x_every_repeat_is_drawn_and_the_published_number_is_hollow():
+    values = {1.0: {(fold, 0): 4.0 + fold for fold in range(3)}}
+    lines = [Line("cnn", "CNN", values), Line("si_cnn", "SI-CNN", values)]
+    (axis,) = drawn([Panel("", "images", "error", lines, {1.0: "28"}, "bars", paper={1.0: (3.5,)})])
+    assert [list(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) > 1] == 2 * [[4, 5, 6]]
+    published = axis.lines[-1]
+    assert (list(published.get_xdata()), published.get_markerfacecolor()) == ([3.5], "white")
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["CNN\n(n = 3)", "SI-CNN\n(n = 3)", "published"]
+
+
+@pytest.mark.parametrize("kind", ["lines", "bars"])
+def test_published_numbers_are_hollow_marks_at_their_x(kind):
+    lines = [Line("cnn", "CNN", {x: {(0, 0): x} for x in (2.0, 4.0, 8.0)})]
+    (axis,) = drawn([Panel("", "x", "y", lines, kind=kind, paper={4.0: (3.5,)})])
+    (mark,) = (line for line in axis.lines if line.get_label() == "published")
+    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([4.0 if kind == "lines" else 1], [3.5])
+    assert mark.get_markerfacecolor() == "white"
+
+
+def test_a_panel_has_the_published_numbers_of_its_labels_in_the_first_panel_alone():
+    runs = [record("cnn", 0, 5.0, "28", 1.0, label="28"), record("cnn", 0, 5.0, "28+", 2.0, label="28+")]
+    (panel,) = make_panels(load_item("lead"), runs)
+    assert panel.paper == {1.0: (1.70,), 2.0: (1.76,)}
+
+
+LOGARITHMIC = [
+    ([0.5, 2**-0.5, 1, 2**0.5, 2], ["0.5", "1", "2"]),
+    ([2**-0.5, 1, 2**0.5], ["0.71", "1", "1.4"]),
+    ([1000 * x for x in (1, 2, 3, 5, 7, 10, 20, 50)], ["1,000", "2,000", "5,000", "10,000", "20,000", "50,000"]),
+]
+
+
+@pytest.mark.parametrize(("xs", "shown"), LOGARITHMIC)
+def test_a_logarithmic_axis_has_plain_ticks(xs, shown):
+    values = {x: {(0, 0): 1.0} for x in xs}
+    (axis,) = drawn([Panel("", "x", "y", [Line("cnn", "CNN", values)], log_x=True)])
+    axis.figure.canvas.draw()
+    assert [text.get_text() for text in axis.get_xticklabels()] == shown
+    assert [text.get_text() for text in axis.get_xticklabels(minor=True) if text.get_text()] == []
+    assert len(axis.xaxis.get_ticklocs(minor=True)) == len(xs) - len(shown)
+
+
+def test_a_legend_that_all_panels_have_is_written_once_and_all_letters_have_one_size(monkeypatch):
+    made = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, *_: made.append(figure))
+    draw_panels([of_item("equivariance")[0]] * 3, "title", "", [])
+    (figure,) = made
+    assert [axis.get_legend() for axis in figure.axes] == [None] * 4
+    assert len(figure.legends) == 1
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ConvNet (n = 1)", "SI-ConvNet (n = 1)"]
+    assert {text.get_fontsize() for text in figure.findobj(Text) if text.get_text()} == {FONT}
+    assert figure.get_figwidth() == SITE_WIDTH
 
 
 def test_lines_are_means_with_deviations_beside_their_changes_against_the_baseline():
@@ -127,7 +185,7 @@ def test_no_axes_are_left_empty(count, monkeypatch):
     made = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, *_: made.append(figure))
     draw_panels([of_item("equivariance")[0]] * count, "title", "", [])
-    assert [axis.axison for axis in made[0].axes] == [True] * count + [False] * (count == 5)
+    assert [axis.axison for axis in made[0].axes] == [True] * count + [False] * (count % 2)
 
 
 @pytest.mark.parametrize("item", ["table1", "cost"])

@@ -6,14 +6,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..drawing import make_figure, save_figure
+from ..drawing import FIXED, SITE_WIDTH, make_figure, save_figure, style
 from ..table import Table
 from ..timing import Timing
 from .layer_costs import LayerRow
 from .network_costs import StepRow
 
 NOTHING = "–"
-COLOURS = {"conv2d": "#4477aa", "conv2d_wide": "#223355", "direct": "#228833", "si": "#cc3311"}
 PEER_COLOURS = ("#aa7700", "#66ccee", "#aa3377", "#777777")
 
 Row = TypeVar("Row")
@@ -150,22 +149,23 @@ def draw_layers(rows: Sequence[LayerRow], title: str, paths: Sequence[Path]) -> 
     if any(row.memory for row in rows):
         kinds["memory"] = ("conv2d", "peak memory, MiB")
     panels = list(product(dict.fromkeys((row.dtype, row.layout) for row in rows), kinds.items()))
-    figure = make_figure(max(7.5, 1.3 * len({row.shape for row in rows})), 4.2 * len(panels))
-    axes = figure.subplots(len(panels), 1, squeeze=False)
-    for ((dtype, layout), (field, (reference, unit))), (axis,) in zip(panels, axes, strict=True):
-        _draw_bars(axis, [row for row in rows if (row.dtype, row.layout) == (dtype, layout)], field, reference)
-        axis.set(title=f"{unit}, {dtype}, {layout}", ylabel=f"above the bars: / {reference}", yscale="log")
-        axis.yaxis.set_major_formatter("{x:g}")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize="small", loc="outside lower center", ncols=len(labels), frameon=False)
-    save_figure(figure, title, "", paths)
+    with style():
+        figure = make_figure(max(SITE_WIDTH, 1.3 * len({row.shape for row in rows})), 4.2 * len(panels))
+        axes = figure.subplots(len(panels), 1, squeeze=False)
+        for ((dtype, layout), (field, (reference, unit))), (axis,) in zip(panels, axes, strict=True):
+            _draw_bars(axis, [row for row in rows if (row.dtype, row.layout) == (dtype, layout)], field, reference)
+            axis.set(title=f"{unit}, {dtype}, {layout}", ylabel=f"above the bars: / {reference}", yscale="log")
+            axis.yaxis.set_major_formatter("{x:g}")
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        save_figure(figure, title, "", paths)
 
 
 def _draw_bars(axis: Any, rows: Sequence[LayerRow], field: str, reference: str) -> None:
     """A group of bars per shape, a colour per layer; minimum to maximum as whiskers, ratios above the bars."""
     compared = Comparison(rows)
     shapes, layers = (list(dict.fromkeys(getattr(row, name) for row in rows)) for name in ("shape", "layer"))
-    peers = [name for name in layers if name not in COLOURS]
+    peers = [name for name in layers if name not in FIXED]
     width = 0.85 / len(layers)
     for place, layer in enumerate(layers):
         bars = [row for row in rows if row.layer == layer]
@@ -176,9 +176,9 @@ def _draw_bars(axis: Any, rows: Sequence[LayerRow], field: str, reference: str) 
             (t.median_ms - t.min_ms, t.max_ms - t.median_ms) if isinstance(t, Timing) else (0.0, 0.0) for t in timings
         ]
         ratios = [ratio(row, compared.beside(row, reference), field) for row in bars]
-        colour = COLOURS.get(layer) or PEER_COLOURS[peers.index(layer) % len(PEER_COLOURS)]
+        colour = FIXED.get(layer) or PEER_COLOURS[peers.index(layer) % len(PEER_COLOURS)]
         drawn = axis.bar(lefts, heights, width, yerr=list(zip(*spread, strict=True)), color=colour, label=layer)
-        axis.bar_label(drawn, ["" if math.isnan(r) else f"{r:.2g}×" for r in ratios], fontsize=7, padding=2)
+        axis.bar_label(drawn, ["" if math.isnan(r) else f"{r:.2g}×" for r in ratios], padding=2)
     axis.set_xticks(range(len(shapes)), shapes)
     axis.margins(y=0.15)
     axis.grid(axis="y", alpha=0.3)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data import BACKGROUND, load_digits, parse_scales, read_image
-from ..drawing import RESPONSES, make_figure, reach_of, save_figure
+from ..drawing import FONT, RESPONSES, make_figure, reach_of, save_figure
 from ..inspection import Explanation, explain
 from ..inspection.pictures import finish_panel, scale_bar, show_image, show_scales
 from ..models import Classifier
@@ -160,7 +160,7 @@ def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | No
     pairs = {data: found for data, found in points.items() if set(found) == {"fcn", "si_fcn"}}
     if not pairs:
         return []
-    figure = make_figure(11.5, 2.25 * len(pairs) + 0.9)
+    figure = make_figure(9.6, 2.1 * len(pairs) + 0.7)
     axes = figure.subplots(len(pairs), 5, squeeze=False)
     for row, (data, found) in zip(axes, pairs.items(), strict=True):
         digits = load_digits(data.dataset, data.part or None, data_dir=data_dir)
@@ -198,14 +198,14 @@ def _show_prediction(axis: Any, found: Explanation, classes: Sequence[str]) -> N
         axis.set_box_aspect(1)
         size = max(6, min(44, 160 / len(name)))  # points, so that the name is as wide as its axis at most
         axis.text(0.5, 0.55, name, fontsize=size, ha="center", va="center", parse_math=False)
-        axis.text(0.5, 0.1, f"{100 * found.mean_confidence:.1f} % sure", fontsize=8, ha="center")
+        axis.text(0.5, 0.1, f"{100 * found.mean_confidence:.1f} % sure", fontsize=FONT, ha="center")
         finish_panel(axis, "prediction")
         return
     _show_labels(axis, found.prediction, f"prediction, {100 * found.mean_confidence:.0f} % sure")
     for number in found.prediction.unique().tolist():
         places = (found.prediction == number).nonzero().float()
         y, x = places[(places - places.mean(0)).square().sum(1).argmin()].tolist()  # a pixel of the class
-        axis.text(x, y, classes[number], fontsize=7, ha="center", va="center", color="white", parse_math=False)
+        axis.text(x, y, classes[number], fontsize=FONT, ha="center", va="center", color="white", parse_math=False)
 
 
 def _show_labels(axis: Any, labels: Tensor, title: str) -> None:

@@ -6,6 +6,7 @@ weights, which are kept on the machine that trained it.
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..drawing import make_figure, save_figure
+from ..drawing import COLOURS, MARKERS, RESPONSES, SITE_WIDTH, make_figure, save_figure, style
 from ..metrics import Summary, summarise
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
@@ -25,63 +26,20 @@ from .methods import TITLES
 from .records import Record
 from .tables import Line, Panel, make_panels, relative_change, signed_percent
 
-PALETTE = ("#cc3311", "#aa7700", "#228833", "#aa3377", "#66ccee", "#332288", "#999933", "#ee6677", "#004488", "#777777")
-
-
-class Colours(dict[str, str]):
-    """Of methods and layers; a method of a user's own gets the next of `PALETTE` when it is first drawn."""
-
-    def __missing__(self, model: str) -> str:
-        own = len(self) - len(FIXED)
-        return self.setdefault(model, PALETTE[own % len(PALETTE)])
-
-
-# By colour, the methods and layers that have it: no two that are compared have the same.
-FIXED = {
-    name: colour
-    for colour, names in {
-        "#4477aa": ("convnet", "cnn", "plain", "conv2d"),
-        "#cc3311": ("si_convnet", "si_cnn", "converted", "si_conv2d"),
-        "#aa7700": ("ensemble", "pyramid_cnn", "pyramid"),
-        "#aa3377": ("tiled", "pyramid_deep_cnn"),
-        "#332288": ("multi_stage", "deep_cnn"),
-        "#228833": ("hierarchical", "direct"),
-        "#117733": ("multi_column",),
-        "#77aadd": ("augmented",),
-        "#004488": ("fcn",),
-        "#bb5566": ("si_fcn",),
-        "#88ccee": ("unet",),
-        "#ddaa33": ("si_unet",),
-        "#999933": ("cropped_cnn",),
-        "#66ccee": ("rbm",),
-        "#ee6677": ("si_rbm",),
-        "#999999": ("pixels",),
-        "#777777": ("formula",),
-        "#555555": ("own",),
-        "#117755": ("late",),
-        # Lighter where training images were rescaled.
-        "#88bbdd": ("plain-scale",),
-        "#ee8877": ("converted-scale",),
-        "#66bb99": ("late-scale",),
-        "#ddbb66": ("pyramid-scale",),
-        "#aaaaaa": ("own-scale",),
-    }.items()
-    for name in names
-}
-COLOURS = Colours(FIXED)
-MARKERS = {
-    **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn"), "s"),
-    **dict.fromkeys(("hierarchical", "unet", "cropped_cnn"), "^"),
-    **dict.fromkeys(("ensemble", "pyramid", "pyramid-scale", "pyramid_cnn", "pyramid_deep_cnn"), "D"),
-}  # of the others, "o"
 STYLES = ("-", "--", ":")  # of the panels that are drawn into one
 FORMATS = ("png", "svg")
 FEW = 20  # values of a line that have a mark and a bar each; more have a band
-LETTERS = 50  # that fit under an axis
+PANEL, SINGLE = 3.1, 4.2  # inches: the height of a row of panels, and of a panel alone
+HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}  # numbers of others
+PUBLISHED = "#000000"
+LETTERS_BESIDE = 30  # of a label at the side of a panel, in a line
+MOST_TICKS = 6  # with a label on a logarithmic axis
+LETTERS_BELOW = 24  # of all labels under half of the width
+LETTERS = 40  # that fit under an axis
 GAP = 1  # pixels between two filters
 COLUMNS = 10  # of filters and of samples
 SHOWN = 100  # filters, the first ones and not the best
-WIDTH, HEIGHT = 4.6, 4.2  # inches of an `<svg>` element: a phone can show it
+WIDTH, HEIGHT = 4.6, 3.8  # inches of an `<svg>` element: a phone can show it
 ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # numbers on a colour: not black and white, which follow the page
 
 Paint = Callable[[Any], None]  # into an axis
@@ -100,15 +58,37 @@ def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence
     """Write all parts of a figure side by side, in the formats that the endings of the paths name."""
     parts = make_parts(panels)
     count = len(parts)
-    columns = min(count, 2 if count == 4 else 3)
+    columns = min(count, 1 if panels[0].kind == "methods" else 2)
     rows = -(-count // columns)
-    figure = make_figure(max(7.0, 4.2 * columns if count > 2 else 5.2 * columns), 4.6 * rows)
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for (_, paint), axis in zip(parts, axes, strict=False):
-        paint(axis)
-    for axis in axes[count:]:
-        axis.set_axis_off()
-    save_figure(figure, title, claim, paths)
+    with style():
+        figure = make_figure(SITE_WIDTH, _height(panels) if rows == 1 and columns == 1 else PANEL * rows)
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for (_, paint), axis in zip(parts, axes, strict=False):
+            paint(axis)
+            whole = axis.get_ylabel().replace("± std", "±\N{NO-BREAK SPACE}std")
+            axis.set_ylabel(textwrap.fill(whole, LETTERS_BESIDE))
+        for axis in axes[count:]:
+            axis.set_axis_off()
+        if count > 1:
+            _share_legend(figure, axes[:count])
+        save_figure(figure, title, claim, paths)
+
+
+def _height(panels: Sequence[Panel]) -> float:
+    """Of a panel alone, in inches: one with a row for each method is as high as its rows."""
+    panel = panels[0]
+    return 1.5 + 0.6 * (len(panel.lines) + len(panel.paper)) if panel.kind == "bars" and len(panel.xs) == 1 else SINGLE
+
+
+def _share_legend(figure: Any, axes: Sequence[Any]) -> None:
+    """Write what the legends of all panels say once, under all of them: a method has one colour."""
+    shown: dict[str, Any] = {}
+    for axis in axes:
+        if legend := axis.get_legend():
+            shown |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+            legend.remove()
+    columns = 2 if max(map(len, shown), default=0) > LETTERS_BESIDE else 3
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
 def draw_inline(panels: Sequence[Panel], name: str) -> list[str]:
@@ -124,9 +104,9 @@ def draw_inline(panels: Sequence[Panel], name: str) -> list[str]:
     ours = re.compile("|".join(sorted(set(COLOURS.values()))))
     drawn = []
     for number, (about, paint) in enumerate(make_parts(panels)):
-        figure, stream = make_figure(WIDTH, HEIGHT), io.StringIO()
-        paint(figure.subplots())
-        with rc_context({"svg.hashsalt": f"{name} {number}", "svg.fonttype": "none"}):
+        with style(), rc_context({"svg.hashsalt": f"{name} {number}", "svg.fonttype": "none"}):
+            figure, stream = make_figure(WIDTH, HEIGHT), io.StringIO()
+            paint(figure.subplots())
             figure.savefig(stream, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
         text = stream.getvalue().partition("<svg ")[2]
         text = re.sub(r'<g id="[^"]*"', "<g", text)
@@ -152,52 +132,52 @@ def _about(panels: Sequence[Panel], suffix: str = "") -> str:
 
 
 def _draw_group(axis: Any, panels: Sequence[Panel]) -> None:
-    for panel, style in zip(panels, STYLES, strict=False):
+    for panel, dashes in zip(panels, STYLES, strict=False):
         if panel.kind == "lines":
-            _lines(axis, panel, style)
+            _lines(axis, panel, dashes)
         else:
             {"bars": _marks, "shares": _shares, "methods": _methods}[panel.kind](axis, panel)
     if len(panels) == 1 and panels[0].title:
-        axis.set_title(panels[0].title, fontsize=9)
+        axis.set_title(panels[0].title)
 
 
 def _methods(axis: Any, panel: Panel) -> None:
-    """A bar for each method with the deviation of its folds, and the paper's under it."""
+    """A row for each method: the mean with the deviation of its folds, and the paper's as a hollow mark."""
     for line in panel.lines:
-        ((x, ours),), colour = line.summaries.items(), COLOURS[line.model]
-        both = [(ours.mean, ours.std or 0.0, {"color": colour}, f"{ours.mean:.2f} (n = {ours.n})")]
+        ((x, ours),) = line.summaries.items()
+        axis.errorbar(ours.mean, x, xerr=ours.std or 0.0, **_mark(line))
+        text, end = f"{ours.mean:.2f} (n = {ours.n})", ours.mean + (ours.std or 0.0)
         if x in panel.paper:
             mean, *std = panel.paper[x]
-            hollow = {"color": "none", "edgecolor": colour, "hatch": "///"}
-            both.append((mean, std[0] if std else 0.0, hollow, f"{mean:.2f} (paper)"))
-        height = 0.8 / len(both)
-        for row, (mean, spread, kind, label) in enumerate(both):
-            at = x + (row - (len(both) - 1) / 2) * height
-            axis.barh(at, mean, height, xerr=spread, capsize=2, **kind)
-            axis.annotate(label, (mean + spread, at), (4, 0), textcoords="offset points", va="center", fontsize=7)
+            axis.errorbar(mean, x + 0.3, xerr=std[0] if std else 0.0, **_mark(line), **HOLLOW)
+            text, end = f"{text}, paper {mean:.2f}", max(end, mean + sum(std))
+        axis.annotate(text, (end, x + 0.15 * (x in panel.paper)), (6, 0), textcoords="offset points", va="center")
     axis.set_yticks(panel.xs, _labels(panel))
-    axis.invert_yaxis()
-    axis.margins(x=0.35)  # beside the bars, for the numbers
+    axis.set_ylim(panel.xs[-1] + 0.7, panel.xs[0] - 0.5)  # the first above
+    axis.margins(x=0.1)
+    low, high = axis.get_xlim()
+    axis.set_xlim(low, high + 0.45 * (high - low))  # beside the marks, for the numbers
     axis.set(xlabel=f"{panel.y}, mean ± std")
     axis.grid(alpha=0.3, axis="x")
 
 
-def _lines(axis: Any, panel: Panel, style: str) -> None:
+def _lines(axis: Any, panel: Panel, dashes: str) -> None:
     layer = f", {panel.title.partition(':')[0]}" if panel.group else ""
     for line in panel.lines:
         repeats = " / ".join(map(str, sorted({found.n for found in line.summaries.values()})))
         label = f"{line.title}{layer}" if layer else f"{line.title} (n = {repeats})"
-        _curve(axis, line, line.summaries, label=label, linestyle=style)
+        _curve(axis, line, line.summaries, label=label, linestyle=dashes)
     axis.set(xlabel=panel.x, ylabel=f"{panel.y}, mean ± std")
+    _published(axis, panel)
     if panel.log_y:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("{x:g}" if _span(panel) < 8 else _two_and_five)
+        axis.yaxis.set_minor_formatter("{x:g}" if _span(panel) < 4 else _two_and_five)
     elif _span(panel) > 2:
         axis.set_ylim(bottom=0)  # else the difference between the lines is what there is to see
     axis.grid(alpha=0.3, which="both")
     _ticks(axis, panel)
-    _legend(axis, panel.log_x)
+    _legend(axis)
 
 
 def _curve(axis: Any, line: Line, found: dict[float, Summary], **look: Any) -> None:
@@ -227,7 +207,7 @@ def _changes(axis: Any, panel: Panel) -> None:
     axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} vs {panel.baseline_title} (%), ± std")
     axis.grid(alpha=0.3)
     _ticks(axis, panel)
-    _legend(axis, panel.log_x)
+    _legend(axis)
 
 
 def _marks(axis: Any, panel: Panel) -> None:
@@ -235,6 +215,9 @@ def _marks(axis: Any, panel: Panel) -> None:
 
     Not bars: those begin at 0, and hide a difference that is small beside the values.
     """
+    if len(panel.xs) == 1:
+        _repeats(axis, panel)
+        return
     labels = _labels(panel)
     named, measured = ("y", "x") if sum(map(len, labels)) > LETTERS else ("x", "y")  # axes
     width = 0.6 / len(panel.lines)
@@ -248,12 +231,43 @@ def _marks(axis: Any, panel: Panel) -> None:
             markerfacecolor="white" if line.control else COLOURS[line.model],
             label=f"{line.title} (n = {max((each.n for each in found.values()), default=0)})",
         )
+    _published(axis, panel, named)
     axis.set(**{f"{named}ticks": range(len(labels)), f"{named}ticklabels": labels, f"{named}label": panel.x})
     axis.set(**{f"{named}lim": (-0.5, len(labels) - 0.5), f"{measured}label": f"{panel.y}, mean ± std"})
     if named == "y":
         axis.invert_yaxis()  # the first label above
     axis.grid(alpha=0.3)
     _legend(axis)
+
+
+def _repeats(axis: Any, panel: Panel) -> None:
+    """At a single value of x, a row for each method with every repeat, and their mean with its deviation."""
+    for row, line in enumerate(panel.lines):
+        (values,), (found,) = line.values.values(), line.summaries.values()
+        colour = COLOURS[line.model]
+        axis.plot(list(values.values()), [row + 0.2] * len(values), "|", color=colour, markersize=9)
+        axis.errorbar(found.mean, row - 0.1, xerr=found.std or 0.0, **{**_mark(line), "markersize": 7})
+        axis.annotate(f"{found.mean:.2f}", (found.mean, row - 0.22), ha="center", va="bottom")
+    names = [f"{line.title}\n(n = {found.n})" for line in panel.lines for found in line.summaries.values()]
+    rows = len(names)
+    for mean, *_ in panel.paper.values():
+        axis.plot(mean, rows, "o", color=PUBLISHED, markersize=7, **HOLLOW)
+        axis.annotate(f"{mean:.2f}", (mean, rows - 0.12), ha="center", va="bottom")
+        names.append("published")
+    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.7))
+    axis.margins(x=0.15)
+    axis.set(xlabel=f"{panel.y}, {panel.x} {panel.label(panel.xs[0])}: each repeat, mean ± std")
+    axis.grid(alpha=0.3, axis="x")
+
+
+def _published(axis: Any, panel: Panel, named: str = "x") -> None:
+    """The numbers of others, by x, as hollow marks."""
+    if panel.paper:
+        bars = panel.kind == "bars"
+        places = [panel.xs.index(x) if bars else x for x in panel.paper]
+        means = [mean for mean, *_ in panel.paper.values()]
+        across, up = (places, means) if named == "x" else (means, places)
+        axis.plot(across, up, "o", color=PUBLISHED, markersize=7, label="published", **HOLLOW)
 
 
 def _shares(axis: Any, panel: Panel) -> None:
@@ -265,7 +279,7 @@ def _shares(axis: Any, panel: Panel) -> None:
     for row, values in enumerate(means):
         for column, value in enumerate(values):
             colour = ON_DARK if value > most / 2 else ON_LIGHT
-            axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+            axis.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
     axis.set_xticks(range(len(panel.xs)), _labels(panel))
     axis.set_yticks(range(len(panel.lines)), [line.title for line in panel.lines])
     repeats = max(found.n for line in panel.lines for found in line.summaries.values())
@@ -276,10 +290,9 @@ def _mark(line: Line) -> dict[str, Any]:
     return {"color": COLOURS[line.model], "marker": MARKERS.get(line.model, "o"), "markersize": 4, "capsize": 3}
 
 
-def _legend(axis: Any, long_ticks: bool = False) -> None:
-    """Under the axis and the labels of its ticks, where it covers nothing."""
-    below = -0.26 if long_ticks else -0.16
-    axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, below), ncols=2, frameon=False, handlelength=3.5)
+def _legend(axis: Any) -> None:
+    """Under the axis and its labels, where it covers nothing."""
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4, ncols=2, frameon=False, handlelength=2.5)
 
 
 def _two_and_five(value: float, _position: int) -> str:
@@ -298,11 +311,27 @@ def _labels(panel: Panel) -> list[str]:
 
 
 def _ticks(axis: Any, panel: Panel) -> None:
+    """A tick at every x; on a logarithmic axis those with few digits are labelled, as 0.5 and 2 among powers of √2."""
     if panel.log_x:
         axis.set_xscale("log")
-    if panel.labels or panel.log_x:
-        axis.set_xticks(panel.xs, _labels(panel), rotation=45 if panel.log_x else 0)
+    if panel.log_x and not panel.labels:
+        plain = [x for x in panel.xs if float(f"{x:.2g}") == x]
+        shown = plain if len(plain) > 2 else panel.xs
+        if len(shown) > MOST_TICKS:
+            shown = [x for x in shown if f"{x:e}"[0] in "125"]
+        labels = [f"{x:.2g}" if x < 100 else f"{x:,.0f}" for x in shown]
+        axis.set_xticks(shown, labels, rotation=_rotation(labels))
+        axis.set_xticks([x for x in panel.xs if x not in shown], [], minor=True)
+        axis.xaxis.set_minor_formatter("")
+    elif panel.labels or panel.log_x:
+        labels = _labels(panel)
+        axis.set_xticks(panel.xs, labels, rotation=_rotation(labels))
         axis.set_xticks([], minor=True)
+
+
+def _rotation(labels: Sequence[str]) -> int:
+    """Degrees, so that labels below an axis do not touch."""
+    return 30 if len("".join(labels)) > LETTERS_BELOW else 0
 
 
 def draw_learned_filters(results: Path, folder: Path, name: str) -> list[Path]:
@@ -334,15 +363,16 @@ def draw_filters(filters: Tensor, samples: Tensor, title: str, path: Path) -> No
     """
     largest = filters.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(filters.dtype).tiny)
     panels = [
-        ("filters", tile(filters / largest, COLUMNS, 0.0), "RdBu_r", -1),
+        ("filters", tile(filters / largest, COLUMNS, 0.0), RESPONSES, -1),
         (f"samples, {STEPS} Gibbs steps from test digits", tile(samples, COLUMNS, 1.0), "gray", 0),
     ]
-    figure = make_figure(12, 6.4)
-    for axis, (heading, sheet, colours, lowest) in zip(figure.subplots(1, 2), panels, strict=True):
-        axis.imshow(sheet.cpu().numpy(), cmap=colours, vmin=lowest, vmax=1, interpolation="nearest")
-        axis.set_title(heading)
-        axis.set_axis_off()
-    save_figure(figure, title, "", [path])
+    with style():
+        figure = make_figure(SITE_WIDTH, 4.2)
+        for axis, (heading, sheet, colours, lowest) in zip(figure.subplots(1, 2), panels, strict=True):
+            axis.imshow(sheet.cpu().numpy(), cmap=colours, vmin=lowest, vmax=1, interpolation="nearest")
+            axis.set_title(heading)
+            axis.set_axis_off()
+        save_figure(figure, title, "", [path])
 
 
 def tile(images: Tensor, columns: int, frame: float) -> Tensor:

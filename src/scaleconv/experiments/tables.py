@@ -165,9 +165,14 @@ def _panels(item: Experiment, records: Sequence[Record]) -> list[Panel]:
     arrange = {"invariance": _invariance_panels, "winners": _winner_panels}.get(kind, _panel_per_series)
     if len(item.points) == 1:
         return arrange(item, records)
-    # What is measured has an axis of its own, so every point has panels of its own.
+    # What is measured has an axis of its own, so every point has panels of its own. What others published is compared
+    # with the first.
     return [
-        replace(panel, title=": ".join(part for part in (point.title, panel.title) if part))
+        replace(
+            panel,
+            title=": ".join(part for part in (point.title, panel.title) if part),
+            paper=panel.paper if point is item.points[0] else {},
+        )
         for point in item.points
         if (of_point := [record for record in records if record.point == point.name])
         for panel in arrange(item, of_point)
@@ -239,7 +244,8 @@ def _model_panel(item: Experiment, records: Sequence[Record], series: str, title
     labels = {} if series else {record.x: record.label for record in records if record.x is not None and record.label}
     axes = item.figure
     lines = model_lines(records, series)
-    return Panel(title, axes.x, axes.y, lines, labels, axes.kind, item.baseline, log_x=axes.log_x, log_y=axes.log_y)
+    panel = Panel(title, axes.x, axes.y, lines, labels, axes.kind, item.baseline, log_x=axes.log_x, log_y=axes.log_y)
+    return replace(panel, paper={x: item.paper[panel.label(x)] for x in panel.xs if panel.label(x) in item.paper})
 
 
 def model_lines(records: Sequence[Record], series: str) -> list[Line]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..drawing import dimming, scale_map
+from ..drawing import FONT, dimming, scale_map
 from ..table import Table, terminal_width
 
 Figure = Any  # matplotlib's; the package does not need it unless something is drawn
@@ -126,7 +126,7 @@ def scale_bar(figure: Figure, axes: Sequence[Axes], scales: Sequence[float], rea
 def finish_panel(axis: Axes, title: str) -> None:
     """A title that fits above the panel, of which the end counts; and no ticks."""
     short = title if len(title) <= LONGEST_TITLE else f"…{title[1 - LONGEST_TITLE :]}"
-    axis.set_title(short, fontsize=8, parse_math=False)
+    axis.set_title(short, fontsize=FONT, parse_math=False)
     axis.set_xticks([])
     axis.set_yticks([])
 
