@@ -19,6 +19,7 @@ import pytest
 
 from helpers.command import refused
 from scaleconv.demo import answers, routes, server
+from scaleconv.drawing import COLOURS
 
 STATIC = Path(server.__file__).parent / "static"
 IMAGE = {"height": 16, "width": 16, "pixels": 340 * "A" + "AA==", "by": "scale"}
@@ -64,6 +65,12 @@ def test_the_page_is_served_with_its_policy_and_names_nothing_elsewhere(page):
             assert tuple(kept) == ("no-store", "nosniff", "no-referrer")
         assert text == (STATIC / name).read_bytes()
         assert set(re.findall(r"(?:https?:)?//[\w.]+\.\w+", text.decode())) <= {"http://www.w3.org"}  # of SVG
+
+
+def test_a_network_has_the_colour_of_its_method_in_the_figures():
+    style = (STATIC / "demo.css").read_text()
+    for name, method in (("plain", "convnet"), ("invariant", "si_convnet")):
+        assert f"--{name}: {COLOURS[method]};" in style
 
 
 def test_every_route_answers(page):
