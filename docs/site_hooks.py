@@ -7,7 +7,11 @@ from griffe import Extension, Object
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A link to a file outside of the site, such as a record, becomes the file's name. MkDocs calls this."""
+    """A link to a file outside of the site, such as a record, becomes the file's name. MkDocs calls this.
+
+    A fence of Python that begins with a prompt is a session, so that `site.css` can leave the prompts out of a copy.
+    """
+    markdown = re.sub(r"(?m)^```python\n(?=>>> )", "```pycon\n", markdown)
     return re.sub(r"\[([^\]]+)\]\(\.\./([^)#\s]+)[^)]*\)", r"\1 (`\2`)", markdown)
 
 

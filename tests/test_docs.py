@@ -252,6 +252,27 @@ def test_the_steps_on_the_first_page_are_what_the_script_finds(tmp_path, monkeyp
     assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_results_on_the_home_page_are_those_of_the_records():
+    experiment = load_experiment("table1")
+    rows = make_rows(read_records(ROOT / "results" / "table1"), experiment.paper, experiment.baseline)
+    for row in rows:
+        if row.model in ("convnet", "si_convnet"):
+            assert f"| {' | '.join(cells(row)[1:3])} |" in text_of("index.md")
+
+
+def test_a_session_is_highlighted_as_one_on_the_site_so_that_its_prompts_are_not_copied(monkeypatch):
+    pytest.importorskip("griffe", reason="needs the extra `docs`")
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    change = importlib.import_module("site_hooks").on_page_markdown
+    assert change("```python\n>>> 1\n1\n```\n") == "```pycon\n>>> 1\n1\n```\n"
+    assert change("```python\nx = 1\n```\n") == "```python\nx = 1\n```\n"
+
+
+def test_pages_have_the_names_of_their_titles():
+    entries = (ROOT / "mkdocs.yml").read_text().partition("nav:\n")[2]
+    assert len(re.findall(r"^ +- [\w-]+\.md$", entries, re.MULTILINE)) == len(list((ROOT / "docs").glob("*.md")))
+
+
 def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
     pytest.importorskip("mkdocstrings", reason="needs the extra `docs`")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
