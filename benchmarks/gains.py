@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from scaleconv.drawing import make_figure, save_figure
+from scaleconv.drawing import COLOURS, SITE_WIDTH, make_figure, save_figure
 from scaleconv.experiments import read_records
 from scaleconv.experiments.measures import BY_SCALE, count_macs
 from scaleconv.experiments.records import Record
@@ -27,7 +27,7 @@ from scaleconv.table import Table
 ROOT = Path(__file__).parents[1]
 PAGE, FIGURE = ROOT / "docs" / "photographs.md", ROOT / "docs" / "figures" / "photographs.png"
 LOW, HIGH = 0.5, 2.0  # test scales of the mean
-LATE_COLOUR, DEEPER_COLOUR = "#117755", "#777777"
+DEEPER_COLOUR = "#777777"
 
 Measure = Callable[[Record], float]
 
@@ -55,7 +55,6 @@ CHOSEN = [
     Row(part, LATE[plain], plain, f"{title}, {network}")
     for part, title in SETS.items()
     for plain, network in NETWORKS.items()
-    if plain == "plain" or part not in ("cifar", "far-signs")
 ]
 DEEPER = [Row(part, "deeper", "plain", f"{title}, ResNet") for part, title in SETS.items()]
 RIVALS = [
@@ -234,12 +233,12 @@ def series_table(records: str, series: str, first: str, methods: Mapping[str, st
 def draw() -> None:
     """What the default of `convert` gains on every set, beside two more blocks."""
     rows = measured(CHOSEN)
-    figure = make_figure(9.5, 1.5 + 0.38 * len(rows))
+    figure = make_figure(SITE_WIDTH, 1.8 + 0.36 * len(rows))
     axes = figure.subplots(1, 2, sharey=True)
     for axis, title, measure in zip(
         axes, ("at scale 1", f"mean over {LOW:g} … {HIGH:g}"), (at_one, over_scales), strict=True
     ):
-        _draw_gains(axis, rows, rows, measure, 0.1, fmt="o", color=LATE_COLOUR, label="late layers converted")
+        _draw_gains(axis, rows, rows, measure, 0.1, fmt="o", color=COLOURS["late"], label="late layers converted")
         label = "two more blocks instead"
         _draw_gains(
             axis,
