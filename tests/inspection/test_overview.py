@@ -55,6 +55,12 @@ def test_what_was_left_alone_has_a_reason():
     assert all(reason in str(found) for reason in reasons)
 
 
+def test_a_kernel_that_exceeds_its_map_is_the_reason_with_these_images():
+    layers = nn.Sequential(nn.Conv2d(3, 4, 3, stride=4), nn.Conv2d(4, 4, 3, padding=1))  # the second sees maps of 2×2
+    rows = summary(convert(layers, include="0", scales=(1, 2)), (1, 3, 9, 9), repeats=0).layers
+    assert [row.reason for row in rows] == ["", "kernel of 3×3 exceeds the map of 2×2"]
+
+
 def test_parameters_are_counted_and_stay():
     found = summary(convert(network(), include="*"), SIZE, repeats=0)
     count = sum(parameter.numel() for parameter in network().parameters())
@@ -71,7 +77,7 @@ def test_both_networks_are_timed_in_evaluation_mode_and_their_ratio_shown(clock)
     assert (found.ms, found.plain_ms) == (9, 2)
     assert clock.asked == [(["plain", "now"], "cpu", 4)]
     assert clock.ran == [("plain", False), ("now", False)]
-    assert kinds == [("Conv2d", False), ("Conv2d", False), ("SIConv2d", False)]  # counted, then timed
+    assert kinds == [(kind, False) for kind in ("SIConv2d", "Conv2d", "Conv2d", "SIConv2d")]  # maps, counts, times
     assert str(found).splitlines()[-1].split() == ["ms,", "forward", "pass", "2", "9", "4.50"]
     assert summary(convert(network(), include="*"), SIZE, repeats=0).ms is None
     assert "ms" not in str(summary(convert(network(), include="*"), SIZE, repeats=0)).splitlines()[-1]

@@ -155,7 +155,7 @@ def summary(model: nn.Module, images: Any, *, repeats: int = 3, call: Call | Non
                 f"`model` must know the sizes of its layers, got {name!r} (={type(layer).__name__}): "
                 "call the network once before"
             )
-    reasons = skipped(model)
+    reasons = skipped(model, batch, call=call)
     with evaluating(model, plain):
         calls = _calls(plain, list(convolutions), partial(run, plain, batch, call))
         times = {}
