@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from scaleconv import SIConv2d, convert, explain
-from scaleconv.inspection.pictures import scale_colours
+from scaleconv.drawing import scale_colours
 from scaleconv.ops import si_conv2d
 
 IMAGE = torch.rand(2, 19, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

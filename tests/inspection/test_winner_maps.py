@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from scaleconv import SIConv2d, convert, explain, recommend, scale_usage, si_conv2d, winners
-from scaleconv.inspection.pictures import scale_colours
+from scaleconv.drawing import scale_colours
 from scaleconv.nn.observe import winner_of
 
 SCALES = (1, 0.5, 1.7)
