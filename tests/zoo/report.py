@@ -7,7 +7,8 @@ from zoo.networks import ENTRIES, MODULES
 from zoo.steps import PASSED, Outcome
 
 BEGIN, END = "<!-- zoo -->", "<!-- /zoo -->"
-PASSING = "With these every step works:"
+COMPLETE = "These steps work with every network"
+PASSING = "With these networks every step works:"
 REASONS = {  # of messages that say more than a reader of the table needs
     r".*`module` must take levels of other sizes than the image.*": "with `size='input'`: it takes images of one size",
     r"`(x|images)` must be (images )?\(N, C, H, W\).*|.* must hold an SIConv2d: it holds SIConv[13]d.*": "for images",
@@ -18,26 +19,30 @@ REASONS = {  # of messages that say more than a reader of the table needs
 
 
 def render(found, steps):
-    """Markdown: versions, the networks with which all works, a row for each other one, and numbered reasons.
+    """Markdown: versions, the steps and the networks with which all works, a table of the others, and numbered reasons.
 
     Args:
         found: {network: {step: outcome}}.
         steps: names of the columns.
     """
     notes, rows, passing = {}, [], {}
+    complete = [step for step in steps if all(outcomes[step] == Outcome(PASSED) for outcomes in found.values())]
+    shown = [step for step in steps if step not in complete]
     for name, outcomes in found.items():
-        if all(outcomes[step] == Outcome(PASSED) for step in steps):
+        if all(outcomes[step] == Outcome(PASSED) for step in shown):
             library, network = name.split("/")
             passing.setdefault(library, []).append(f"`{network}`")
         else:
-            rows.append([name, *(cell(outcomes[step], notes) for step in steps)])
+            rows.append([name, *(cell(outcomes[step], notes) for step in shown)])
     libraries = dict.fromkeys(ENTRIES[name].library for name in found)
     packages = ["torch", *(MODULES.get(library, library) for library in libraries)]
     versions = ", ".join(f"{package} {version(package).split('+')[0]}" for package in packages)
     lines = [f"{len(found)} networks, {len(steps)} steps. {versions}.", ""]
+    if complete:
+        lines += [f"{COMPLETE}: {', '.join(f'`{step}`' for step in complete)}.", ""]
     if passing:
         lines += [PASSING, "", *(f"- {library}: {', '.join(networks)}" for library, networks in passing.items()), ""]
-    lines += [f"| {' | '.join(row)} |" for row in (["network", *steps], ["---"] * (len(steps) + 1), *rows)]
+    lines += [f"| {' | '.join(row)} |" for row in (["network", *shown], ["---"] * (len(shown) + 1), *rows)]
     if notes:
         lines += ["", *(f"{number}. {note}" for note, number in notes.items())]
     return "\n".join(lines)
@@ -68,10 +73,16 @@ def write(text, page):
 
 
 def rows_of(page):
-    """What a page has: {network: [marks]}."""
+    """What a page has: {network: {step: mark}}."""
     lines = page.read_text(encoding="utf-8").split(f"{BEGIN}\n")[1].split(f"\n{END}")[0].splitlines()
-    (_, *steps), _, *rows = (line.strip("| ").split(" | ") for line in lines if line.startswith("| "))
-    found = {name: [mark.split(" <sup>")[0] for mark in marks] for name, *marks in rows}
+    (_, *shown), _, *rows = (line.strip("| ").split(" | ") for line in lines if line.startswith("| "))
+    named = "".join(line for line in lines if line.startswith(COMPLETE))
+    complete = dict.fromkeys(re.findall(r"`([^`]+)`", named), PASSED)
+    found = {
+        name: complete | dict(zip(shown, (mark.split(" <sup>")[0] for mark in marks), strict=True))
+        for name, *marks in rows
+    }
     for library, networks in re.findall(r"^- (\S+): (.+)$", "\n".join(lines), re.MULTILINE):
-        found |= {f"{library}/{network}": [PASSED] * len(steps) for network in re.findall(r"`([^`]+)`", networks)}
+        for network in re.findall(r"`([^`]+)`", networks):
+            found[f"{library}/{network}"] = complete | dict.fromkeys(shown, PASSED)
     return found
