@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,22 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """A link to a notebook leads to its page; one to another file outside of the site becomes the name of the file.
 
     A fence of Python that begins with a prompt is a session, so that `site.css` can leave the prompts out of a copy.
-    MkDocs calls this.
+    Of an item with many tables each is shown by a click on its title. MkDocs calls this.
     """
+    markdown = re.sub(
+        r"<!-- begin (\S+) -->.*?<!-- end \1 -->", lambda found: fold_tables(found[0]), markdown, flags=re.DOTALL
+    )
     markdown = re.sub(r"(?m)^```python\n(?=>>> )", "```pycon\n", markdown)
     markdown = re.sub(r"\]\(\.\./examples/(\w+)\.ipynb\)", r"](\1.md)", markdown)
     return re.sub(r"\[([^\]]+)\]\(\.\./([^)#\s]+)[^)]*\)", r"\1 (`\2`)", markdown)
+
+
+def fold_tables(block: str) -> str:
+    """Three tables with titles, or more, become boxes that open."""
+    titled = r"(?m)^\*\*(.+)\*\*\n\n((?:\|.*\n)+)"
+    if len(re.findall(titled, block)) < 3:
+        return block
+    return re.sub(titled, lambda found: f'??? quote "{found[1]}"\n\n' + textwrap.indent(found[2], "    "), block)
 
 
 class ExampleSections(Extension):

@@ -200,6 +200,10 @@ def test_the_pages_on_networks_quote_their_records(monkeypatch):
         assert parts[part][1](numbers(BENCH / f"{name}.json")[part]).markdown() in page
     table = importlib.import_module("networks").time_table(numbers(BENCH / "cpu-shapes.json")["rows"])
     assert [line for line in table.markdown().splitlines()[2:] if line not in text_of("networks.md")] == []
+    exported = importlib.import_module("networks").onnx_table(numbers(BENCH / "onnx-export.json")["after"]["networks"])
+    lines = exported.markdown().splitlines()[2:]
+    assert len(lines) == 8
+    assert [line for line in lines if line not in text_of("export.md")] == []
 
 
 def test_the_pages_on_reliability_quote_their_records(monkeypatch):
@@ -268,6 +272,17 @@ def test_a_session_is_highlighted_as_one_on_the_site_so_that_its_prompts_are_not
     change = importlib.import_module("site_hooks").on_page_markdown
     assert change("```python\n>>> 1\n1\n```\n") == "```pycon\n>>> 1\n1\n```\n"
     assert change("```python\nx = 1\n```\n") == "```python\nx = 1\n```\n"
+
+
+def test_many_tables_of_an_item_are_shown_by_a_click_on_the_site(monkeypatch):
+    pytest.importorskip("griffe", reason="needs the extra `docs`")
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    change = importlib.import_module("site_hooks").on_page_markdown
+    tables = [f"**{title}**\n\n| a |\n| --- |\n| 1 |\n" for title in ("one", "two", "three")]
+    few, many = (f"<!-- begin x -->\n{joined}<!-- end x -->\n" for joined in ("\n".join(tables[:2]), "\n".join(tables)))
+    assert change(few) == few
+    assert change(many).count('??? quote "') == 3
+    assert '??? quote "two"\n\n    | a |\n    | --- |\n    | 1 |\n\n???' in change(many)
 
 
 def words_of(text):
