@@ -6,7 +6,7 @@ TESTABLE := .venv/testable
 ZOO := .venv/zoo
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install test test-zoo test-browser test-matrix fuzz faults docs reproduce audit release
+.PHONY: install test test-zoo test-browser test-matrix fuzz faults notebooks docs reproduce audit release
 
 install: $(STAMP)
 
@@ -36,7 +36,7 @@ test: $(ZOO)
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto --dist worksteal -rs
 
-# Every network of tests/zoo with every step; writes the table of docs/networks.md. make test-zoo NETWORKS='timm/*'
+# Every network of tests/zoo with every step; writes the table of docs/networks-tried.md. make test-zoo NETWORKS='timm/*'
 NETWORKS ?= *
 test-zoo: $(ZOO)
 	PYTHONPATH=tests $(BIN)/python -m zoo --networks '$(NETWORKS)'
@@ -63,6 +63,10 @@ fuzz: install
 # Commands ended at 200 random moments and started again, full disks, two processes on one folder.
 faults: install
 	PYTHONPATH=tests $(BIN)/python -m fuzz.faults --seed $(SEED)
+
+# The outputs that are stored in the notebooks.
+notebooks: $(TESTABLE)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m helpers.notebook examples/*.ipynb
 
 docs: $(TESTABLE)
 	$(BIN)/mkdocs build --strict

@@ -1,4 +1,4 @@
-"""How exact each floating-point type is: the numbers of docs/reliability.md.
+"""How exact each floating-point type is: the numbers of docs/precision.md.
 
     python benchmarks/precision.py [--device cuda] [--seeds 5] [--out results/trust/precision-cpu.json]
 

@@ -11,14 +11,15 @@ from statistics import fmean
 import pytest
 
 from scaleconv.experiments import ITEMS, load_item, read_records
-from scaleconv.experiments.report import claims_table, find_folder, markdown, read_recorded
+from scaleconv.experiments.report import OTHER_PAGES, PAGE, claims_table, find_folder, markdown, read_recorded
 from scaleconv.metrics import interval, sign_flip_test
 
 ROOT = Path(__file__).parents[2]
 FIGURES = {"fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost"}
 FIELD = {"field", "seven", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
 FIELD |= {"samescales", "leadsame", "stirsmall", "largeplain", "fashion7"}
-SHOWN = {"reproduction": {"table1"}, "numbers": FIGURES, "field": FIELD}  # the others are on one of two pages
+PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+FILLED = [path.stem for names in (PAGE, *OTHER_PAGES) for path in sorted((ROOT / "docs").glob(names))]
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +31,23 @@ def claimed():
     return found
 
 
+def items_on(*pages):
+    return {item for item in ITEMS for name in pages if f"<!-- begin {item} -->" in PAGES[name]}
+
+
 def test_every_item_has_its_tables_on_one_page_and_figures_stand_beside_the_claims():
-    pages = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in (*SHOWN, "readings", "beyond")}
-    on = {name: [item for item in ITEMS if f"<!-- begin {item} -->" in text] for name, text in pages.items()}
-    assert sorted(item for items in on.values() for item in items) == sorted(ITEMS)
-    assert {name: set(on[name]) for name in SHOWN} == SHOWN
-    assert {item for item in ITEMS if f"<!-- begin {item}.figure -->" in pages["reproduction"]} == FIGURES
+    assert sorted(item for name in FILLED for item in items_on(name)) == sorted(ITEMS)
+    assert items_on("reproduction") == {"table1"}
+    assert items_on(*(name for name in FILLED if name.startswith("numbers"))) == FIGURES
+    assert items_on(*(name for name in FILLED if name.startswith("field"))) == FIELD
+    assert {item for item in ITEMS if f"<!-- begin {item}.figure -->" in PAGES["reproduction"]} == FIGURES
     for item in FIGURES:
-        assert f"![{load_item(item).title}](figures/{item}.png)" in pages["reproduction"]
+        assert f"![{load_item(item).title}](figures/{item}.png)" in PAGES["reproduction"]
 
 
-@pytest.mark.parametrize("name", ["reproduction", "numbers", "readings", "beyond", "field"])
+@pytest.mark.parametrize("name", FILLED)
 def test_pages_have_the_tables_and_claims_of_the_records(name, claimed):
-    page = (ROOT / "docs" / f"{name}.md").read_text()
+    page = PAGES[name]
     for item in (item for item in ITEMS if f"<!-- begin {item} -->" in page):
         loaded, folder = load_item(item), find_folder(ROOT / "results", item, small=False)
         if folder is None:
@@ -67,9 +72,9 @@ def test_every_figure_is_kept_once():
 
 
 def prose(name):
-    """A page without what is written by `scaleconv report`, on one line."""
-    text = re.sub(r"<!-- begin (\S+) -->.*?<!-- end \1 -->", "", (ROOT / name).read_text(), flags=re.DOTALL)
-    return " ".join(text.split())
+    """The pages that begin with a name, without what is written by `scaleconv report`, on one line."""
+    text = "\n".join(text for page, text in PAGES.items() if page == name or page.startswith(f"{name}-"))
+    return " ".join(re.sub(r"<!-- begin (\S+) -->.*?<!-- end \1 -->", "", text, flags=re.DOTALL).split())
 
 
 def errors_of(item, series="", at=None):
@@ -99,7 +104,7 @@ def gap_of(ours, base):
 
 def stated():
     """Numbers of the prose from the records: the page, and one or two that stand together there, as text."""
-    page, points, three = "docs/field.md", ("28", "28p", "56", "56p"), ("cnn", "cropped_cnn", "si_cnn")
+    page, points, three = "field", ("28", "28p", "56", "56p"), ("cnn", "cropped_cnn", "si_cnn")
     field = errors_of("field")
     means, again, fashion, stir = (means_of(item) for item in ("field", "consistency", "fashion", "stir"))
     for model in ("pyramid_deep_cnn", "deep_cnn"):
@@ -122,10 +127,10 @@ def stated():
         yield page, f"{kept:.1f} %"
     for point, scale in (("range", 1.4), ("range", 2.2), ("range", 1.0), ("near", 1.0)):
         scenes = means_of("scenes", "test_error", scale)
-        yield "docs/scenes.md", f"{scenes['si_fcn', point]:.1f}", f"{scenes['fcn', point]:.1f} %"
+        yield "scenes", f"{scenes['si_fcn', point]:.1f}", f"{scenes['fcn', point]:.1f} %"
 
 
 def test_numbers_in_the_prose_are_those_of_the_records():
-    pages = {name: prose(name) for name in ("docs/field.md", "docs/scenes.md")}
+    pages = {name: prose(name) for name in ("field", "scenes")}
     together = ((name, r"\D{1,15}".join(map(re.escape, texts))) for name, *texts in stated())
     assert [(name, pattern) for name, pattern in together if not re.search(pattern, pages[name])] == []

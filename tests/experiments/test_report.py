@@ -199,12 +199,13 @@ def test_the_page_is_filled_between_its_markers_and_twice_gives_the_same(tree, r
     assert "| 250 | 4.00 | 3.00 | −25.0 % |" in (tree / "docs" / "reproduction.md").read_text()
 
 
-def test_the_first_page_lists_the_claims_of_pages_that_have_no_list(tree):
+def test_a_page_lists_the_claims_of_pages_named_after_it_and_the_first_page_all_others(tree):
     docs, figure = tree / "docs", "<!-- begin fig4a.figure -->\n<!-- end fig4a.figure -->\n"
     claims, block = "<!-- begin claims -->\n<!-- end claims -->\n", "<!-- begin {0} -->\n<!-- end {0} -->\n"
     (docs / "reproduction.md").write_text(claims + figure)
     (docs / "numbers.md").write_text(block.format("fig4a"))
-    (docs / "field.md").write_text(claims + block.format("table1"))
+    (docs / "field.md").write_text(claims)
+    (docs / "field-more.md").write_text(block.format("table1"))
     write_documents(tree / "results", docs)
     first, numbers, field = ((docs / f"{name}.md").read_text() for name in ("reproduction", "numbers", "field"))
     assert ("| fig4a | " in first, "| table1 | " in first, "| table1 | " in field) == (True, False, True)

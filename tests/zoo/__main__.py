@@ -1,7 +1,7 @@
 """python -m zoo [--networks 'timm/*'] [--steps convert,train] [--jobs 2]
 
 Every step with every network, some networks at a time. Prints what failed and the table. A run of everything also
-writes the table into docs/networks.md. Exits with 1 if a step failed that does not fail with the plain network.
+writes the table into docs/networks-tried.md. Exits with 1 if a step failed that does not fail with the plain network.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from zoo.networks import ENTRIES
 from zoo.report import render, write
 from zoo.steps import FAILED, FAILED_PLAIN, STEPS, Outcome, run_by_name
 
-PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "networks-tried.md"
 
 
 def main():

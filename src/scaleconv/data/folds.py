@@ -33,7 +33,7 @@ def paper_folds(labels: Tensor) -> tuple[Split, ...]:
     """The six folds of the paper: the 60,000 training digits in six random sets; fold k trains on the k-th 10,000.
 
     Drawn with seed 0. The paper does not say how its sets were drawn; sets of consecutive digits give higher errors
-    than it reports (docs/experiments.md).
+    than it reports (docs/protocol.md).
 
     Example:
         >>> labels = torch.arange(60_000) % 10

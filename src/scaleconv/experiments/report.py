@@ -2,8 +2,9 @@
 
 The pages of `docs/` keep their prose: only the text between `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
 NAME is an item, for its tables and figure; `ITEM.figure`, for the figure alone; or `claims`, for the list of what the
-paper says, and whether that is reproduced. The page for a browser is `templates/report.html`, one file that needs no
-other and no network.
+paper says, and whether that is reproduced. The list on `field.md` has the items of `field.md` and of `field-*.md`, that
+on the first page all others. The page for a browser is `templates/report.html`, one file that needs no other and no
+network.
 """
 
 import base64
@@ -46,7 +47,7 @@ from .tables import (
 )
 
 PAGE = "reproduction.md"
-OTHER_PAGES = ("numbers.md", "readings.md", "beyond.md", "field.md")  # filled where they are there
+OTHER_PAGES = ("numbers*.md", "readings*.md", "beyond*.md", "field*.md", "scenes.md")  # filled where they are there
 UNDECIDED = "not yet"  # where no verdict can be given
 
 
@@ -366,7 +367,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
     found = read_recorded(results, preset)
     if not (docs / PAGE).is_file():
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
-    pages = [docs / name for name in (PAGE, *OTHER_PAGES) if (docs / name).is_file()]
+    pages = [docs / PAGE, *(path for names in OTHER_PAGES for path in sorted(docs.glob(names)))]
     for path in (*pages, figures / "figure.png"):
         check_writable(path)
     written: list[Path] = []
@@ -398,11 +399,13 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
 
 
 def _claimed(page: Path, texts: dict[Path, str], shown: dict[Path, set[str]]) -> set[str]:
-    """The items whose claims a page lists: the first page those of all pages that have no list of their own."""
-    lists = [each for each, text in texts.items() if "<!-- begin claims -->" in text]
-    if page.name != PAGE:
-        return shown[page]
-    return set().union(*(items for each, items in shown.items() if each == page or each not in lists))
+    """The items whose claims a page lists: those of pages that are named after it, the first page all others."""
+    lists = [each.stem for each, text in texts.items() if each.name != PAGE and "<!-- begin claims -->" in text]
+
+    def listed_on(each: Path) -> str:
+        return next((stem for stem in lists if each.stem == stem or each.stem.startswith(f"{stem}-")), Path(PAGE).stem)
+
+    return set().union(*(items for each, items in shown.items() if listed_on(each) == page.stem))
 
 
 def draws_learned(item: Item) -> bool:

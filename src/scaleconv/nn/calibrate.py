@@ -50,7 +50,7 @@ def calibrate(
 ) -> Network:
     """Return the converted network with its layers fitted to the answers of the plain one.
 
-    A network that was trained before it was converted needs this, fine-tuning, or both: see docs/networks.md.
+    A network that was trained before it was converted needs this, fine-tuning, or both: see docs/calibration.md.
 
     Args:
         model: what `convert` returned, in float32 or float64; half precision comes after this.
