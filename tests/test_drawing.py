@@ -2,16 +2,94 @@
 
 from itertools import pairwise
 
+import pytest
 import torch
+from matplotlib.text import Text
 
-from scaleconv.drawing import angle_colours, dimming, reach_of, scale_colours
+from helpers.colours import contrast, luminance
+from scaleconv.drawing import (
+    DARK_INK,
+    DARK_PAPER,
+    FIXED,
+    INK,
+    PAPER,
+    angle_colours,
+    darkened,
+    dimming,
+    make_figure,
+    reach_of,
+    save_figure,
+    scale_colours,
+    style,
+    svg_text,
+    wrap_evenly,
+)
+
+LIGHT_PAGES, DARK_PAGES = ("#ffffff",), ("#1e2129", "#0d1117")  # of the site, and of a README
 
 
 def lightness(colour):
-    """CIE L* of (red, green, blue) in sRGB."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
-    luminance = sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-    return 116 * luminance ** (1 / 3) - 16
+    """CIE L* of (red, green, blue, 1) in sRGB."""
+    return 116 * luminance(colour) ** (1 / 3) - 16
+
+
+def make_example():
+    """A figure with a line of a method, hollow marks and letters."""
+    with style():
+        figure = make_figure(3, 2)
+        axis = figure.subplots()
+        axis.plot([0, 1], [0, 1], "o-", color=FIXED["plain"], markerfacecolor=PAPER)
+        axis.text(0.5, 0.5, "on a colour", color="#222222")
+        axis.set_xlabel("a label")
+    return figure
+
+
+@pytest.mark.parametrize(
+    ("ink", "own", "pages"), [(INK, PAPER, LIGHT_PAGES), (DARK_INK, DARK_PAPER, DARK_PAGES)], ids=["light", "dark"]
+)
+def test_letters_can_be_read_on_the_background_of_the_figure_and_on_that_of_pages(ink, own, pages):
+    assert min(contrast(ink, page) for page in (own, *pages)) >= 4.5
+    assert contrast(ink, DARK_PAPER if own == PAPER else PAPER) < 2  # so each mode needs letters of its own
+
+
+def test_colours_of_methods_stand_out_in_dark_mode_and_those_that_differ_still_do():
+    assert min(contrast(darkened(colour), page) for colour in FIXED.values() for page in DARK_PAGES) >= 3
+    assert len({darkened(colour) for colour in FIXED.values()}) == len(set(FIXED.values()))
+
+
+def test_an_svg_has_a_background_letters_and_colours_for_light_and_dark_and_the_same_bytes_again(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        save_figure(make_example(), "title", "claim", [tmp_path / name])
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    light, dark = text.partition("</style>")[2], text.partition("@media (prefers-color-scheme: dark)")[2]
+    ours = FIXED["plain"]
+    assert f"text{{fill:{DARK_INK}}}" in dark
+    for part, old, new in (("stroke", INK, DARK_INK), ("fill", PAPER, DARK_PAPER), ("stroke", ours, darkened(ours))):
+        assert f"{part}: {old}" in light
+        assert f':not(text)[style*="{part}: {old}"]{{{part}:{new}!important}}' in dark
+    assert "fill: #222222" in light  # letters on a colour keep theirs
+    assert FIXED["converted"] not in text
+
+
+def test_letters_of_an_svg_are_text_of_one_family():
+    texts = [line for line in svg_text(make_example()).splitlines() if line.startswith("<text")]
+    drawn = [text.get_text() for text in make_example().findobj(Text) if text.get_text()]
+    assert len(texts) >= len(drawn) > 1
+    assert all("font-family: 'DejaVu Sans', 'Verdana', sans-serif" in line for line in texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("training sets, digits tested on", ["training sets,", "digits tested on"]),
+        ("an error of the SI-ConvNet", ["an error of", "the SI-ConvNet"]),
+        ("short", ["short"]),
+        ("", []),
+    ],
+)
+def test_lines_are_about_as_long_and_no_name_is_divided(text, lines):
+    assert wrap_evenly(text, 22) == lines
 
 
 def test_larger_scales_are_lighter_and_none_is_dark():
