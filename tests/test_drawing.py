@@ -1,6 +1,10 @@
 """Pictures share their colours: of winning scales in order, of angles in a circle, dimmed by the response."""
 
+import importlib
+import json
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ from scaleconv.drawing import (
     DARK_INK,
     DARK_PAPER,
     FIXED,
+    GRID,
     INK,
     PAPER,
     angle_colours,
@@ -25,6 +30,7 @@ from scaleconv.drawing import (
     wrap_evenly,
 )
 
+ROOT = Path(__file__).parents[1]
 LIGHT_PAGES, DARK_PAGES = ("#ffffff",), ("#1e2129", "#0d1117")  # of the site, and of a README
 
 
@@ -52,7 +58,9 @@ def test_letters_can_be_read_on_the_background_of_the_figure_and_on_that_of_page
     assert contrast(ink, DARK_PAPER if own == PAPER else PAPER) < 2  # so each mode needs letters of its own
 
 
-def test_colours_of_methods_stand_out_in_dark_mode_and_those_that_differ_still_do():
+def test_colours_of_methods_stand_out_in_both_modes_and_those_that_differ_still_do_in_the_dark():
+    lighter = {name for name in FIXED if name.endswith("-scale")}  # on purpose, beside the others
+    assert {name for name, colour in FIXED.items() if contrast(colour, PAPER) < 3} <= lighter
     assert min(contrast(darkened(colour), page) for colour in FIXED.values() for page in DARK_PAGES) >= 3
     assert len({darkened(colour) for colour in FIXED.values()}) == len(set(FIXED.values()))
 
@@ -70,6 +78,24 @@ def test_an_svg_has_a_background_letters_and_colours_for_light_and_dark_and_the_
         assert f':not(text)[style*="{part}: {old}"]{{{part}:{new}!important}}' in dark
     assert "fill: #222222" in light  # letters on a colour keep theirs
     assert FIXED["converted"] not in text
+
+
+def test_figures_of_benchmarks_have_the_colours_of_their_methods(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    gains, precision = map(importlib.import_module, ("gains", "precision"))
+    monkeypatch.setattr(gains, "FIGURE", tmp_path / "gains.svg")
+    gains.draw()
+    precision.draw(json.loads(precision.RECORD.read_text())["rows"], tmp_path / "precision.svg")
+    for name, methods in (("gains", ("late", "deeper")), ("precision", ("conv2d", "si_conv2d"))):
+        drawn = (tmp_path / f"{name}.svg").read_text().partition("</style>")[2]
+        colours = set(re.findall(r"(?:fill|stroke): (#\w{6})", drawn)) - {INK, PAPER, GRID}
+        assert colours == {FIXED[method] for method in methods}
+
+
+def test_charts_of_the_documents_are_small():
+    sizes = {path.name: path.stat().st_size for path in (ROOT / "docs" / "figures").glob("*.svg")}
+    assert len(sizes) > 20
+    assert max(sizes.values()) <= 150_000
 
 
 def test_letters_of_an_svg_are_text_of_one_family():

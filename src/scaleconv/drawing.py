@@ -27,7 +27,7 @@ FAMILY = ("DejaVu Sans", "Verdana")  # the second has letters of the same widths
 INK, PAPER, GRID = "#000000", "#ffffff", "#b0b0b0"  # letters and axes; what lies behind them; lines across an axis
 DARK_INK, DARK_PAPER, DARK_GRID = "#e2e4e9", "#1e2129", "#808590"  # in dark mode; the second is that of the site
 LIGHTER = 0.4  # white in a method's colour in dark mode
-PALETTE = ("#228833", "#aa3377", "#66ccee", "#332288", "#999933", "#ee6677", "#004488", "#777777")
+PALETTE = ("#228833", "#aa3377", "#2299bb", "#332288", "#999933", "#ee6677", "#004488", "#777777")
 
 
 class Colours(dict[str, str]):
@@ -49,19 +49,20 @@ FIXED = {
         "#332288": ("multi_stage", "deep_cnn"),
         "#228833": ("hierarchical", "direct"),
         "#117733": ("multi_column",),
-        "#77aadd": ("augmented",),
+        "#5599cc": ("augmented",),
         "#004488": ("fcn",),
         "#bb5566": ("si_fcn",),
-        "#88ccee": ("unet",),
-        "#ddaa33": ("si_unet",),
+        "#3399aa": ("unet",),
+        "#bb8800": ("si_unet",),
         "#999933": ("cropped_cnn",),
-        "#66ccee": ("rbm",),
+        "#2299bb": ("rbm",),
         "#ee6677": ("si_rbm",),
-        "#999999": ("pixels",),
+        "#888888": ("pixels",),
         "#223355": ("conv2d_wide",),
         "#777777": ("formula",),
         "#555555": ("own",),
         "#117755": ("late",),
+        "#7a5195": ("deeper",),
         # Lighter where training images were rescaled.
         "#88bbdd": ("plain-scale",),
         "#ee8877": ("converted-scale",),
@@ -73,7 +74,7 @@ FIXED = {
 }
 COLOURS = Colours(FIXED)
 MARKERS = {
-    **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn"), "s"),
+    **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn", "conv2d"), "s"),
     **dict.fromkeys(("hierarchical", "unet", "cropped_cnn"), "^"),
     **dict.fromkeys(("ensemble", "pyramid", "pyramid-scale", "pyramid_cnn", "pyramid_deep_cnn"), "D"),
 }  # of the others, "o"

@@ -319,6 +319,6 @@ def test_weak_filters_are_seen_as_strong_ones_and_those_that_are_zero_are_drawn_
 
 def test_methods_of_a_plan_have_colours_of_their_own():
     colours = Colours(FIXED)
-    found = [colours[name] for name in ("slim", "deeper", "slim", "plain")]
+    found = [colours[name] for name in ("slim", "broad", "slim", "plain")]
     assert found == [PALETTE[0], PALETTE[1], PALETTE[0], FIXED["plain"]]
     assert FIXED["plain"] not in PALETTE
