@@ -27,6 +27,7 @@ from scaleconv.drawing import (
     scale_colours,
     style,
     svg_text,
+    winner_colours,
     wrap_evenly,
 )
 
@@ -133,6 +134,16 @@ def test_angles_go_round_in_colours():
     first, near, opposite, last = (torch.tensor(colour) for colour in angle_colours([0, 1, 180, 359]))
     assert (last - near).abs().max() < 0.1 < (opposite - first).abs().max()
     assert angle_colours([360, -90]) == angle_colours([0, 270])
+
+
+def test_winning_scales_have_the_colours_of_scales_dimmed_by_the_response():
+    scale, strength = torch.tensor([[0.5, 1, 2], [1, 1, 1]]), torch.tensor([[4.0, 4, 4], [0, 0, 1]])
+    found = winner_colours(scale, strength, 1.0)
+    share = dimming(strength).tolist()
+    for row, column in ((0, 0), (0, 1), (0, 2), (1, 2)):
+        (colour,) = scale_colours([0.5, 1, 2])[[0.5, 1, 2].index(scale[row, column]) :][:1]
+        assert found[row, column].tolist() == pytest.approx([share[row][column] * part for part in colour[:3]])
+    assert found[1, 0].tolist() == [0, 0, 0]
 
 
 def test_a_weak_response_is_dimmed_and_a_constant_one_is_not():

@@ -26,6 +26,7 @@ FONT = 9  # points
 FAMILY = ("DejaVu Sans", "Verdana")  # the second has letters of the same widths
 INK, PAPER, GRID = "#000000", "#ffffff", "#b0b0b0"  # letters and axes; what lies behind them; lines across an axis
 DARK_INK, DARK_PAPER, DARK_GRID = "#e2e4e9", "#1e2129", "#808590"  # in dark mode; the second is that of the site
+ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # letters on a colour: not black, which follows the page
 LIGHTER = 0.4  # white in a method's colour in dark mode
 PALETTE = ("#228833", "#aa3377", "#2299bb", "#332288", "#999933", "#ee6677", "#004488", "#777777")
 
@@ -125,14 +126,20 @@ def dimming(strength: Tensor) -> Tensor:
     return ((strength - low) / (high - low)).clamp(0, 1).sqrt()
 
 
+def winner_colours(scale: Tensor, strength: Tensor, reach: float) -> Any:
+    """The colours (height, width, 3) of winning scales (height, width), dimmed by the response (height, width)."""
+    shades = scale_map()((0.5 + 0.5 * scale.log2() / reach).numpy())[..., :3]
+    return shades * dimming(strength).unsqueeze(-1).numpy()
+
+
 @contextmanager
 def style() -> Iterator[None]:
-    """Letters of one size in what is drawn inside."""
+    """Letters of one size, and images of whole pixels, in what is drawn inside."""
     from matplotlib import rc_context
 
     parts = ("font.size", *(f"{each}size" for each in ("axes.title", "axes.label", "xtick.label", "ytick.label")))
     looks: dict[Any, Any] = dict.fromkeys((*parts, "legend.fontsize"), FONT)
-    with rc_context({**looks, "grid.color": GRID}):
+    with rc_context({**looks, "grid.color": GRID, "image.interpolation": "none"}):
         yield
 
 
@@ -146,16 +153,21 @@ def make_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, title: str, claim: str, paths: Sequence[Path]) -> None:
-    """Write a figure in the formats that the endings of its paths name."""
-    from .data.files import atomic_path  # needs packages that a picture in a notebook does not
-
+    """Write a figure with a title in the formats that the endings of its paths name."""
     add_title(figure, title, claim)
     for path in paths:
-        with atomic_path(path) as part:
-            if path.suffix == ".svg":
-                part.write_text(svg_text(figure), encoding="utf-8")
-            else:
-                figure.savefig(part, dpi=150, format=path.suffix.removeprefix("."))
+        write_figure(figure, path)
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the format that the ending of its path names."""
+    from .data.files import atomic_path  # needs packages that a picture in a notebook does not
+
+    with atomic_path(path) as part:
+        if path.suffix == ".svg":
+            part.write_text(svg_text(figure), encoding="utf-8")
+        else:
+            figure.savefig(part, dpi=150, format=path.suffix.removeprefix("."))
 
 
 def add_title(figure: Any, title: str, claim: str) -> None:
@@ -195,7 +207,7 @@ def svg_text(figure: Any) -> str:
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # which nothing refers to
     text = re.sub(r"\s*\n\s*", "\n", text)
     text = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
-    return text.replace("</style>", f"\n{_dark_rules(text)}</style>", 1)
+    return text.replace("</style>", f"\nimage{{image-rendering:pixelated}}\n{_dark_rules(text)}</style>", 1)
 
 
 def darkened(colour: str) -> str:

@@ -17,6 +17,8 @@ from ..drawing import (
     COLOURS,
     INK,
     MARKERS,
+    ON_DARK,
+    ON_LIGHT,
     PAPER,
     RESPONSES,
     SITE_WIDTH,
@@ -49,7 +51,6 @@ LETTERS = 40  # that fit under an axis
 GAP = 1  # pixels between two filters
 COLUMNS = 10  # of filters and of samples
 SHOWN = 100  # filters, the first ones and not the best
-ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # numbers on a colour: not black, which follows the page
 
 Paint = Callable[[Any], None]  # into an axis
 
