@@ -110,7 +110,7 @@ def test_letters_of_an_svg_are_text_of_one_family():
     ("text", "lines"),
     [
         ("training sets, digits tested on", ["training sets,", "digits tested on"]),
-        ("an error of the SI-ConvNet", ["an error of", "the SI-ConvNet"]),
+        ("it is below SI-ConvNet again", ["it is below", "SI-ConvNet again"]),
         ("short", ["short"]),
         ("", []),
     ],
