@@ -37,7 +37,7 @@ def test_every_item_has_its_tables_on_one_page_and_figures_stand_beside_the_clai
     assert {name: set(on[name]) for name in SHOWN} == SHOWN
     assert {item for item in ITEMS if f"<!-- begin {item}.figure -->" in pages["reproduction"]} == FIGURES
     for item in FIGURES:
-        assert f"![{load_item(item).title}](figures/{item}.png)" in pages["reproduction"]
+        assert f"![{load_item(item).title}](figures/{item}.svg)" in pages["reproduction"]
 
 
 @pytest.mark.parametrize("name", ["reproduction", "numbers", "readings", "beyond", "field"])
@@ -51,7 +51,7 @@ def test_pages_have_the_tables_and_claims_of_the_records(name, claimed):
             continue
         records = read_records(folder)
         assert markdown(loaded, records).strip() in page
-        assert (ROOT / "docs" / "figures" / f"{item}.png").is_file()
+        assert (ROOT / "docs" / "figures" / f"{item}.svg").is_file()
     if name in ("reproduction", "field"):
         items = FIELD if name == "field" else set(ITEMS) - FIELD
         written = re.search(r"<!-- begin claims -->\n(.*?)\n<!-- end", page, re.DOTALL)[1].splitlines()[2:]
