@@ -94,9 +94,9 @@ def draw(path: Path, image: Tensor, weight: Tensor, steps: list[Step], output: T
     reach = reach_of(DEFAULT_SCALES)
     won = torch.tensor(DEFAULT_SCALES)[winner[0, 0].long()]
     shown: list[tuple[str, Any, dict[str, Any]]] = [
-        ("the image", image[0, 0], {"cmap": "gray"}),
-        ("the filter", weight[0, 0], {"cmap": RESPONSES, "vmin": -strongest, "vmax": strongest}),
-        ("4  maximum: the output", output[0, 0], red),
+        ("the image", image[0, 0].numpy(), {"cmap": "gray"}),
+        ("the filter", weight[0, 0].numpy(), {"cmap": RESPONSES, "vmin": -strongest, "vmax": strongest}),
+        ("4  maximum: the output", output[0, 0].numpy(), red),
         ("the winning scale", winner_colours(won, output[0, 0], reach), {}),
     ]
     for axis, (title, values, look) in zip(panels, shown, strict=True):
