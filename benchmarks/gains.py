@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from scaleconv.drawing import COLOURS, SITE_WIDTH, make_figure, save_figure
+from scaleconv.drawing import COLOURS, GRID, SITE_WIDTH, make_figure, save_figure, style
 from scaleconv.experiments import read_records
 from scaleconv.experiments.measures import BY_SCALE, count_macs
 from scaleconv.experiments.records import Record
@@ -25,9 +25,8 @@ from scaleconv.models import Images, make_network
 from scaleconv.table import Table
 
 ROOT = Path(__file__).parents[1]
-PAGE, FIGURE = ROOT / "docs" / "photographs.md", ROOT / "docs" / "figures" / "photographs.png"
+PAGE, FIGURE = ROOT / "docs" / "photographs.md", ROOT / "docs" / "figures" / "photographs.svg"
 LOW, HIGH = 0.5, 2.0  # test scales of the mean
-DEEPER_COLOUR = "#777777"
 
 Measure = Callable[[Record], float]
 
@@ -233,42 +232,31 @@ def series_table(records: str, series: str, first: str, methods: Mapping[str, st
 def draw() -> None:
     """What the default of `convert` gains on every set, beside two more blocks."""
     rows = measured(CHOSEN)
-    figure = make_figure(SITE_WIDTH, 1.8 + 0.36 * len(rows))
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, title, measure in zip(
-        axes, ("at scale 1", f"mean over {LOW:g} … {HIGH:g}"), (at_one, over_scales), strict=True
-    ):
-        _draw_gains(axis, rows, rows, measure, 0.1, fmt="o", color=COLOURS["late"], label="late layers converted")
-        label = "two more blocks instead"
-        _draw_gains(
-            axis,
-            rows,
-            measured(DEEPER),
-            measure,
-            -0.2,
-            fmt="s",
-            color=DEEPER_COLOUR,
-            markerfacecolor="white",
-            label=label,
-        )
-        axis.axvline(0, color="#aaaaaa", linewidth=1)
-        axis.set_yticks(range(len(rows)), [row.name for row in rows])
-        axis.set_xlabel(f"points gained, {title}")
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
-    axes[1].legend(frameon=False)
-    title = "What convert(network) gains in accuracy"
-    save_figure(figure, title, "Both networks trained with scale augmentation; n = 5, 95 % intervals", [FIGURE])
+    with style():
+        figure = make_figure(SITE_WIDTH, 1.6 + 0.36 * len(rows))
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, where, measure in zip(
+            axes, ("at scale 1", f"mean over {LOW:g} … {HIGH:g}"), (at_one, over_scales), strict=True
+        ):
+            _draw_gains(axis, rows, measure, -0.12, "late", marker="o", label="late layers converted")
+            _draw_gains(axis, measured(DEEPER), measure, 0.18, "deeper", marker="s", label="two more blocks instead")
+            axis.axvline(0, color=GRID, linewidth=1)
+            axis.set(yticks=range(len(rows)), yticklabels=[row.name for row in rows], ylim=(len(rows) - 0.5, -0.5))
+            axis.set_xlabel(f"points gained, {where}")
+            axis.grid(alpha=0.3, axis="x")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        counts = " / ".join(map(str, sorted({len(seeds(row)) for row in rows})))
+        claim = f"Both networks trained with scale augmentation; n = {counts}, 95 % intervals"
+        save_figure(figure, "What convert(network) gains in accuracy", claim, [FIGURE])
 
 
-def _draw_gains(
-    axis: Any, all_rows: Sequence[Row], rows: Sequence[Row], measure: Measure, up: float, **style: Any
-) -> None:
-    names = [row.name for row in all_rows]
-    places = [names.index(row.name) - up for row in rows]
+def _draw_gains(axis: Any, rows: Sequence[Row], measure: Measure, down: float, method: str, **look: Any) -> None:
+    names = [row.name for row in measured(CHOSEN)]
+    places = [names.index(row.name) + down for row in rows]
     gains = [gain(row, measure) for row in rows]
     ends = [[each.mean - each.low for each in gains], [each.high - each.mean for each in gains]]
-    axis.errorbar([each.mean for each in gains], places, xerr=ends, capsize=2.5, linestyle="none", **style)
+    means = [each.mean for each in gains]
+    axis.errorbar(means, places, xerr=ends, capsize=2.5, linestyle="none", color=COLOURS[method], **look)
 
 
 def blocks() -> dict[str, str]:

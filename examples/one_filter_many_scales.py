@@ -1,18 +1,27 @@
 """Draws what the layer does: one filter, a ring at three sizes, the responses of Conv2d and of SIConv2d.
 
-Prints the responses and writes the picture to the path given, by default `build/one_filter_many_scales.png`.
+Prints the responses and writes the picture to the path given, by default `build/one_filter_many_scales.svg`.
 """
 
 import sys
 from pathlib import Path
 
 import torch
-from matplotlib.colors import Normalize
 from torch import Tensor
 from torch.nn import functional as F
 
 from scaleconv import DEFAULT_SCALES, si_conv2d
-from scaleconv.drawing import RESPONSES, SITE_WIDTH, dimming, make_figure, reach_of, scale_map, style
+from scaleconv.drawing import (
+    ON_LIGHT,
+    RESPONSES,
+    SITE_WIDTH,
+    make_figure,
+    reach_of,
+    scale_colours,
+    style,
+    winner_colours,
+    write_figure,
+)
 
 HEIGHT, WIDTH, KERNEL = 40, 96, 17
 RINGS = {14: 6, 40: 10, 74: 16}  # column of the centre: diameter
@@ -53,23 +62,22 @@ def draw(path: Path, image: Tensor, plain: Tensor, output: Tensor, scale: Tensor
             shown = axis.imshow(values.clamp(min=0), cmap=RESPONSES, vmin=-1, vmax=1)
             axis.set_title(title)
             for column in RINGS:
-                axis.text(column, HEIGHT - 3, f"{max(values[HEIGHT // 2, column].item(), 0):.2f}", ha="center")
+                axis.text(
+                    column, HEIGHT - 3, f"{max(values[HEIGHT // 2, column].item(), 0):.2f}", ha="center", color=ON_LIGHT
+                )
         responses = figure.colorbar(shown, ax=[conv, layer], label="response", aspect=30)
         responses.ax.set_ylim(0, 1)
         reach = reach_of(DEFAULT_SCALES)
-        colours, octaves = scale_map(), Normalize(-reach, reach)
-        won.set_facecolor("black")
-        won.imshow(scale.log2(), cmap=colours, norm=octaves, alpha=dimming(output.clamp(min=0)).numpy())
+        won.imshow(winner_colours(scale, output.clamp(min=0), reach))
         won.set_title("which scale won; black where none responds")
-        for place, factor in enumerate(DEFAULT_SCALES):
+        for place, (factor, colour) in enumerate(zip(DEFAULT_SCALES, scale_colours(DEFAULT_SCALES), strict=True)):
             left = WIDTH * (place + 0.5) / len(DEFAULT_SCALES)
-            won.text(left, HEIGHT + 3, f"{factor:.2f}", ha="center", va="center", color="black")
-            won.plot(left - 6.3, HEIGHT + 3, "s", color=colours(octaves(torch.tensor(factor).log2())), clip_on=False)
+            won.text(left, HEIGHT + 3, f"{factor:.2f}", ha="center", va="center")
+            won.plot(left - 6.3, HEIGHT + 3, "s", color=colour, clip_on=False)
         for axis in (first, conv, won, layer):
             axis.set(xticks=[], yticks=[])
         won.set(xlim=(-0.5, WIDTH - 0.5), ylim=(HEIGHT - 0.5, -0.5))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        write_figure(figure, path)
 
 
 def main(path: Path) -> None:
@@ -84,4 +92,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("build/one_filter_many_scales.png"))
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("build/one_filter_many_scales.svg"))

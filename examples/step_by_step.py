@@ -1,7 +1,7 @@
 """Draws the steps of the layer on a real digit: pyramid, convolution, alignment, maximum.
 
 The filter is the loop of one handwritten nine; the image is another nine at 0.6 of its size. Checks that the steps, one
-after the other, give what `si_conv2d` gives. Writes the picture to the path given, by default `build/step_by_step.png`.
+after the other, give what `si_conv2d` gives. Writes the picture to the path given, by default `build/step_by_step.svg`.
 """
 
 import sys
@@ -17,7 +17,16 @@ from torch.nn import functional as F
 
 from scaleconv import DEFAULT_SCALES, si_conv2d
 from scaleconv.data import embedded_digits
-from scaleconv.drawing import RESPONSES, SITE_WIDTH, dimming, make_figure, reach_of, scale_map, style
+from scaleconv.drawing import (
+    RESPONSES,
+    SITE_WIDTH,
+    make_figure,
+    reach_of,
+    scale_map,
+    style,
+    winner_colours,
+    write_figure,
+)
 from scaleconv.ops.levels import align, level_size, rescale
 
 NINES = (99, 16)  # among the test digits; the second is the image
@@ -83,22 +92,19 @@ def draw(path: Path, image: Tensor, weight: Tensor, steps: list[Step], output: T
         axis.set_ylabel(text)
     panels = below.subplots(1, 4)
     reach = reach_of(DEFAULT_SCALES)
-    octaves = torch.tensor(DEFAULT_SCALES).log2()[winner[0, 0].long()]
-    dimmed = {"alpha": dimming(output[0, 0]).numpy(), "cmap": scale_map(), "vmin": -reach, "vmax": reach}
-    shown: list[tuple[str, Tensor, dict[str, Any]]] = [
-        ("the image", image[0, 0], {"cmap": "gray"}),
-        ("the filter", weight[0, 0], {"cmap": RESPONSES, "vmin": -strongest, "vmax": strongest}),
-        ("4  maximum: the output", output[0, 0], red),
-        ("the winning scale", octaves, dimmed),
+    won = torch.tensor(DEFAULT_SCALES)[winner[0, 0].long()]
+    shown: list[tuple[str, Any, dict[str, Any]]] = [
+        ("the image", image[0, 0].numpy(), {"cmap": "gray"}),
+        ("the filter", weight[0, 0].numpy(), {"cmap": RESPONSES, "vmin": -strongest, "vmax": strongest}),
+        ("4  maximum: the output", output[0, 0].numpy(), red),
+        ("the winning scale", winner_colours(won, output[0, 0], reach), {}),
     ]
     for axis, (title, values, look) in zip(panels, shown, strict=True):
-        axis.imshow(values.numpy(), **look)
+        axis.imshow(values, **look)
         axis.set(title=title, xticks=[], yticks=[])
-    panels[3].set_facecolor("black")
     bar = below.colorbar(ScalarMappable(Normalize(-reach, reach), scale_map()), ax=panels[3])
     bar.set_ticks(torch.tensor(DEFAULT_SCALES).log2().tolist(), labels=[f"{step.scale:.2f}" for step in steps])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    write_figure(figure, path)
 
 
 def main(path: Path) -> None:
@@ -116,4 +122,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("build/step_by_step.png"))
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("build/step_by_step.svg"))

@@ -1,10 +1,12 @@
 """How every picture looks: the colours of scales, angles and responses; an empty figure, and a finished one as files.
 
 A winning scale has one colour in every picture, from blue for the smallest to yellow for the largest. It fades to black
-where the response is weak. A response is white at 0, red above and blue below. Matplotlib is imported where something
-is drawn.
+where the response is weak. A response is white at 0, red above and blue below. An SVG is light or dark, as the page is.
+Matplotlib is imported where something is drawn.
 """
 
+import io
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +23,12 @@ RESPONSES = "RdBu_r"  # of which the middle is 0
 ANGLES = "hsv"  # ends where it begins
 SITE_WIDTH = 7.2  # inches: figures that are as wide as the text of the site have letters of one size
 FONT = 9  # points
-PALETTE = ("#cc3311", "#aa7700", "#228833", "#aa3377", "#66ccee", "#332288", "#999933", "#ee6677", "#004488", "#777777")
+FAMILY = ("DejaVu Sans", "Verdana")  # the second has letters of the same widths
+INK, PAPER, GRID = "#000000", "#ffffff", "#b0b0b0"  # letters and axes; what lies behind them; lines across an axis
+DARK_INK, DARK_PAPER, DARK_GRID = "#e2e4e9", "#1e2129", "#808590"  # in dark mode; the second is that of the site
+ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # letters on a colour: not black, which follows the page
+LIGHTER = 0.4  # white in a method's colour in dark mode
+PALETTE = ("#228833", "#aa3377", "#2299bb", "#332288", "#999933", "#ee6677", "#004488", "#777777")
 
 
 class Colours(dict[str, str]):
@@ -43,19 +50,20 @@ FIXED = {
         "#332288": ("multi_stage", "deep_cnn"),
         "#228833": ("hierarchical", "direct"),
         "#117733": ("multi_column",),
-        "#77aadd": ("augmented",),
+        "#5599cc": ("augmented",),
         "#004488": ("fcn",),
         "#bb5566": ("si_fcn",),
-        "#88ccee": ("unet",),
-        "#ddaa33": ("si_unet",),
+        "#3399aa": ("unet",),
+        "#bb8800": ("si_unet",),
         "#999933": ("cropped_cnn",),
-        "#66ccee": ("rbm",),
+        "#2299bb": ("rbm",),
         "#ee6677": ("si_rbm",),
-        "#999999": ("pixels",),
+        "#888888": ("pixels",),
         "#223355": ("conv2d_wide",),
         "#777777": ("formula",),
         "#555555": ("own",),
         "#117755": ("late",),
+        "#7a5195": ("deeper",),
         # Lighter where training images were rescaled.
         "#88bbdd": ("plain-scale",),
         "#ee8877": ("converted-scale",),
@@ -67,7 +75,7 @@ FIXED = {
 }
 COLOURS = Colours(FIXED)
 MARKERS = {
-    **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn"), "s"),
+    **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn", "conv2d"), "s"),
     **dict.fromkeys(("hierarchical", "unet", "cropped_cnn"), "^"),
     **dict.fromkeys(("ensemble", "pyramid", "pyramid-scale", "pyramid_cnn", "pyramid_deep_cnn"), "D"),
 }  # of the others, "o"
@@ -118,14 +126,20 @@ def dimming(strength: Tensor) -> Tensor:
     return ((strength - low) / (high - low)).clamp(0, 1).sqrt()
 
 
+def winner_colours(scale: Tensor, strength: Tensor, reach: float) -> Any:
+    """The colours (height, width, 3) of winning scales (height, width), dimmed by the response (height, width)."""
+    shades = scale_map()((0.5 + 0.5 * scale.log2() / reach).numpy())[..., :3]
+    return shades * dimming(strength).unsqueeze(-1).numpy()
+
+
 @contextmanager
 def style() -> Iterator[None]:
-    """Letters of one size in what is drawn inside."""
+    """Letters of one size, and images of whole pixels, in what is drawn inside."""
     from matplotlib import rc_context
 
     parts = ("font.size", *(f"{each}size" for each in ("axes.title", "axes.label", "xtick.label", "ytick.label")))
-    sizes: dict[Any, Any] = dict.fromkeys((*parts, "legend.fontsize"), FONT)
-    with rc_context(sizes):
+    looks: dict[Any, Any] = dict.fromkeys((*parts, "legend.fontsize"), FONT)
+    with rc_context({**looks, "grid.color": GRID, "image.interpolation": "none"}):
         yield
 
 
@@ -139,18 +153,78 @@ def make_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, title: str, claim: str, paths: Sequence[Path]) -> None:
-    """Write a figure in the formats that the endings of its paths name."""
-    from matplotlib import rc_context
+    """Write a figure with a title in the formats that the endings of its paths name."""
+    add_title(figure, title, claim)
+    for path in paths:
+        write_figure(figure, path)
 
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the format that the ending of its path names."""
     from .data.files import atomic_path  # needs packages that a picture in a notebook does not
 
-    whole = claim.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")  # a mean stays with its deviation
-    fit = int(14 * figure.get_figwidth())  # so many letters fit
-    rows = len(textwrap.wrap(whole, fit))
-    lines = [title, *textwrap.wrap(whole, min(fit, len(whole) // max(rows, 1) + 12))]  # all about as long
-    figure.suptitle("\n".join(lines), fontsize=FONT)
-    for path in paths:
-        kind = path.suffix.removeprefix(".")
-        # Without a date and with fixed names inside, the same records give the same file.
-        with atomic_path(path) as part, rc_context({"svg.hashsalt": "scaleconv", "svg.fonttype": "none"}):
-            figure.savefig(part, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    with atomic_path(path) as part:
+        if path.suffix == ".svg":
+            part.write_text(svg_text(figure), encoding="utf-8")
+        else:
+            figure.savefig(part, dpi=150, format=path.suffix.removeprefix("."))
+
+
+def add_title(figure: Any, title: str, claim: str) -> None:
+    """Write a title above a figure, and below it a claim in as few lines as it needs, all about as long."""
+    claim = claim.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")  # a mean stays with its deviation
+    figure.suptitle("\n".join([title, *wrap_evenly(claim, int(14 * figure.get_figwidth()))]), fontsize=FONT)
+
+
+def wrap_evenly(text: str, width: int) -> list[str]:
+    """Lines of at most `width` characters, as few as that needs, and all about as long.
+
+    Example:
+        >>> wrap_evenly("error on the pixels of digits", 26)
+        ['error on the', 'pixels of digits']
+    """
+    rows = textwrap.wrap(text, width, break_on_hyphens=False)
+    for narrower in range(len(text) // max(len(rows), 1), width):
+        even = textwrap.wrap(text, max(narrower, 1), break_on_hyphens=False)
+        if len(even) == len(rows):
+            return even
+    return rows
+
+
+def svg_text(figure: Any) -> str:
+    """A figure as SVG, for light and dark pages; the same figure gives the same text.
+
+    It follows `prefers-color-scheme`, which in an `<img>` is the `color-scheme` of that element. It has a background of
+    its own, so that it can be read as well where a viewer does not say which of the two the page is.
+    """
+    from matplotlib import rc_context
+
+    file, nothing = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.hashsalt": "scaleconv", "svg.fonttype": "none", "font.sans-serif": FAMILY}):
+        figure.savefig(file, format="svg", metadata=nothing)
+    text = file.getvalue()
+    text = "<svg " + text.partition("<svg ")[2]
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # which nothing refers to
+    text = re.sub(r"\s*\n\s*", "\n", text)
+    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
+    return text.replace("</style>", f"\nimage{{image-rendering:pixelated}}\n{_dark_rules(text)}</style>", 1)
+
+
+def darkened(colour: str) -> str:
+    """The colour of a method in dark mode: the same with more white.
+
+    Example:
+        >>> darkened("#004488")
+        '#668fb8'
+    """
+    parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(part + LIGHTER * (255 - part)):02x}" for part in parts)
+
+
+def _dark_rules(text: str) -> str:
+    """The colours of dark mode, as rules that come before those of the elements. Letters on a colour keep theirs."""
+    used = sorted(colour for colour in {*COLOURS.values()} if colour in text)
+    changed = {("stroke", INK): DARK_INK, ("fill", PAPER): DARK_PAPER, ("stroke", GRID): DARK_GRID}
+    changed |= {(part, colour): darkened(colour) for colour in used for part in ("fill", "stroke")}
+    rules = (f':not(text)[style*="{part}: {old}"]{{{part}:{new}!important}}' for (part, old), new in changed.items())
+    return "\n".join(["@media (prefers-color-scheme: dark) {", f"text{{fill:{DARK_INK}}}", *rules, "}\n"])

@@ -42,7 +42,7 @@ def test_every_item_has_its_tables_on_one_page_and_figures_stand_beside_the_clai
     assert items_on(*(name for name in FILLED if name.startswith("field"))) == FIELD
     assert {item for item in ITEMS if f"<!-- begin {item}.figure -->" in PAGES["reproduction"]} == FIGURES
     for item in FIGURES:
-        assert f"![{load_item(item).title}](figures/{item}.png)" in PAGES["reproduction"]
+        assert f"![{load_item(item).title}](figures/{item}.svg)" in PAGES["reproduction"]
 
 
 @pytest.mark.parametrize("name", FILLED)
@@ -56,7 +56,7 @@ def test_pages_have_the_tables_and_claims_of_the_records(name, claimed):
             continue
         records = read_records(folder)
         assert markdown(loaded, records).strip() in page
-        assert (ROOT / "docs" / "figures" / f"{item}.png").is_file()
+        assert (ROOT / "docs" / "figures" / f"{item}.svg").is_file()
     if name in ("reproduction", "field"):
         items = FIELD if name == "field" else set(ITEMS) - FIELD
         written = re.search(r"<!-- begin claims -->\n(.*?)\n<!-- end", page, re.DOTALL)[1].splitlines()[2:]

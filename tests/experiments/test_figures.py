@@ -10,14 +10,26 @@ import torch
 from matplotlib.image import imread
 from matplotlib.text import Text
 
+from helpers.colours import contrast
 from helpers.records import CURVES, record, table_records
-from scaleconv.drawing import COLOURS, FIXED, FONT, PALETTE, SITE_WIDTH, Colours, make_figure
+from scaleconv.drawing import (
+    COLOURS,
+    DARK_PAPER,
+    FIXED,
+    FONT,
+    INK,
+    PALETTE,
+    PAPER,
+    SITE_WIDTH,
+    Colours,
+    make_figure,
+)
 from scaleconv.experiments import figures, load_item
 from scaleconv.experiments.figures import (
     draw,
     draw_filters,
-    draw_inline,
     draw_panels,
+    draw_svg,
     make_parts,
     tile,
 )
@@ -44,7 +56,7 @@ def of_item(item):
 def marks(axis):
     """(x, y, whether hollow) of the mark of each errorbar, from above."""
     lines = [bars.lines[0] for bars in axis.containers]
-    return [(*line.get_xdata(), *line.get_ydata(), line.get_markerfacecolor() == "white") for line in lines]
+    return [(*line.get_xdata(), *line.get_ydata(), line.get_markerfacecolor() == PAPER) for line in lines]
 
 
 def test_a_method_is_a_mark_over_the_hollow_one_of_the_paper():
@@ -67,8 +79,29 @@ def test_at_a_single_x_every_repeat_is_drawn_and_the_published_number_is_hollow(
     (axis,) = drawn([Panel("", "images", "error", lines, {1.0: "28"}, "bars", paper={1.0: (3.5,)})])
     assert [list(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) > 1] == 2 * [[4, 5, 6]]
     published = axis.lines[-1]
-    assert (list(published.get_xdata()), published.get_markerfacecolor()) == ([3.5], "white")
+    assert (list(published.get_xdata()), published.get_markerfacecolor()) == ([3.5], PAPER)
     assert [text.get_text() for text in axis.get_yticklabels()] == ["CNN\n(n = 3)", "SI-CNN\n(n = 3)", "published"]
+
+
+def test_what_was_published_of_a_method_is_a_hollow_mark_of_its_colour_beside_its_own():
+    values = {x: {(0, 0): x} for x in (2.0, 4.0, 8.0)}
+    lines = [Line("cnn", "CNN", values, paper={4.0: (3.5,)}), Line("si_cnn", "SI-CNN", values)]
+    (axis,) = drawn([Panel("", "x", "y", lines, kind="bars")])
+    (mark,) = (line for line in axis.lines if list(line.get_ydata()) == [3.5])
+    ours = axis.containers[0].lines[0].get_xdata()
+    assert (mark.get_markerfacecolor(), mark.get_markeredgecolor()) == (PAPER, COLOURS["cnn"])
+    assert ours[1] < mark.get_xdata()[0] < axis.containers[1].lines[0].get_xdata()[1]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == [
+        "CNN (n = 1), hollow: published",
+        "SI-CNN (n = 1)",
+    ]
+
+
+def test_changes_that_the_paper_states_are_hollow_marks():
+    _, changes = drawn(of_item("fig5a"))
+    (mark,) = (line for line in changes.lines if line.get_label() == "published")
+    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([0.4, 1.6], [-20, -47])
+    assert mark.get_markerfacecolor() == PAPER
 
 
 @pytest.mark.parametrize("kind", ["lines", "bars"])
@@ -77,7 +110,7 @@ def test_published_numbers_are_hollow_marks_at_their_x(kind):
     (axis,) = drawn([Panel("", "x", "y", lines, kind=kind, paper={4.0: (3.5,)})])
     (mark,) = (line for line in axis.lines if line.get_label() == "published")
     assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([4.0 if kind == "lines" else 1], [3.5])
-    assert mark.get_markerfacecolor() == "white"
+    assert mark.get_markerfacecolor() == PAPER
 
 
 def test_a_panel_has_the_published_numbers_of_its_labels_in_the_first_panel_alone():
@@ -103,14 +136,18 @@ def test_a_logarithmic_axis_has_plain_ticks(xs, shown):
     assert len(axis.xaxis.get_ticklocs(minor=True)) == len(xs) - len(shown)
 
 
-def test_a_legend_that_all_panels_have_is_written_once_and_all_letters_have_one_size(monkeypatch):
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_legend_that_all_panels_have_is_written_once_and_all_letters_have_one_size(count, monkeypatch):
     made = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, *_: made.append(figure))
-    draw_panels([of_item("equivariance")[0]] * 3, "title", "", [])
+    draw_panels([of_item("equivariance")[0]] * count, "title", "", [])
     (figure,) = made
-    assert [axis.get_legend() for axis in figure.axes] == [None] * 4
-    assert len(figure.legends) == 1
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ConvNet (n = 1)", "SI-ConvNet (n = 1)"]
+    legends = [*figure.legends, *(legend for axis in figure.axes if (legend := axis.get_legend()))]
+    assert [text.get_text() for each in legends for text in each.get_texts()] == [
+        "ConvNet (n = 1)",
+        "SI-ConvNet (n = 1)",
+    ]
+    assert bool(figure.axes[-1].get_legend()) is (count == 3)  # which leaves a place empty
     assert {text.get_fontsize() for text in figure.findobj(Text) if text.get_text()} == {FONT}
     assert figure.get_figwidth() == SITE_WIDTH
 
@@ -150,10 +187,20 @@ def test_labels_too_long_to_stand_under_the_marks_stand_beside_them(label, axis)
     assert list(line.get_xdata() if axis == "y" else line.get_ydata()) == [5, 5, 5]
 
 
+def test_at_two_places_every_repeat_is_drawn_beside_the_place_and_published_numbers_come_last_there():
+    at = {1.0: {(0, 0): 4.0, (1, 0): 5.0}, 2.0: {(0, 0): 2.0, (1, 0): 3.0}}
+    lines = [Line("cnn", "CNN", at), Line("si_cnn", "SI-CNN", {2.0: at[2.0]})]
+    panel = Panel("", "images", "error", lines, {1.0: "28", 2.0: "28+"}, "bars", paper={1.0: (3.5,)})
+    (axis,) = drawn([panel])
+    names = [text.get_text() for text in axis.get_yticklabels()]
+    assert names == ["28: CNN\n(n = 2)", "28: published", "28+: CNN\n(n = 2)", "28+: SI-CNN\n(n = 2)"]
+    assert [text.get_text() for text in axis.texts] == ["4.50", "3.50", "2.50", "2.50"]
+
+
 def test_controls_are_hollow():
     (marks,) = drawn(of_item("fig3"))
     filled = [COLOURS["convnet"], COLOURS["si_convnet"]]
-    assert [bars.lines[0].get_markerfacecolor() for bars in marks.containers] == [*filled, "white", "white"]
+    assert [bars.lines[0].get_markerfacecolor() for bars in marks.containers] == [*filled, PAPER, PAPER]
 
 
 @pytest.mark.parametrize(("errors", "from_zero"), [((4.0, 3.5), False), ((4.0, 1.5), True)])
@@ -175,7 +222,7 @@ def test_panels_of_a_group_share_an_axis_with_line_styles_of_their_own():
 
 def test_shares_are_a_map_with_a_colour_bar():
     axis, _ = drawn(of_item("winners"))
-    assert axis.images[0].get_array().tolist() == [[20, 80], [20, 80]]
+    assert axis.collections[0].get_array().tolist() == [[20, 80], [20, 80]]
     assert [text.get_text() for text in axis.texts] == ["20", "80", "20", "80"]
     assert axis.figure.axes[1].get_ylabel() == "share of wins (%)"
 
@@ -200,27 +247,45 @@ def test_a_figure_is_two_files_that_are_the_same_for_the_same_records(item, tmp_
 
 
 @pytest.mark.parametrize("item", RECORDS)
-def test_figures_of_a_page_have_names_no_id_twice_and_no_colour_that_is_fixed(item):
-    elements = draw_inline(of_item(item), item) + draw_inline(of_item(item), f"{item} again")
-    assert len(elements) == 2 * len(make_parts(of_item(item)))
-    ids = [name for text in elements for name in set(re.findall(r' id="([^"]+)"', text))]
-    assert len(ids) == len(set(ids))
-    for text in elements:
-        tree = ElementTree.fromstring(text)  # well-formed, or an error
-        assert " against " in tree.get("aria-label")
-        used = {value.strip("url()") for each in tree.iter() for value in (each.get("clip-path"),) if value}
-        used |= {each.get("{http://www.w3.org/1999/xlink}href", "#")[:40] for each in tree.iter()}
-        assert {name[1:] for name in used if name.startswith("#")} - {""} <= set(ids)
-        assert not re.search("#000000|#ffffff", text)
-        assert not re.search(f"(?<!srgb, )({'|'.join(COLOURS.values())})", text)
-        assert "<text" in text
+def test_the_svg_of_a_page_is_that_of_the_file_and_has_no_metadata(item, tmp_path):
+    (path,) = draw(load_item(item), RECORDS[item], tmp_path, "figure", ["svg"])
+    text = draw_svg(load_item(item), RECORDS[item])
+    assert text == path.read_text()
+    assert not re.search("metadata|Date|atplotlib", text)
+    assert len(text) < 150_000
+    tree = ElementTree.fromstring(text)  # well-formed, or an error
+    used = {each.get("{http://www.w3.org/1999/xlink}href") or each.get("clip-path", "")[4:-1] for each in tree.iter()}
+    assert {link for link in used if link.startswith("#")} <= {f"#{each.get('id')}" for each in tree.iter()}
 
 
-def test_a_name_that_is_drawn_is_text_and_not_markup():
+def test_a_name_that_is_drawn_is_text_and_not_markup(tmp_path):
     panel = replace_fields(of_item("fig4a")[0], title='<b>"&', labels={0.25: "<script>", 1.0: ""})
-    for text in draw_inline([panel], "x"):
-        assert ElementTree.fromstring(text).get("aria-label").startswith('<b>"&: test error')
-        assert "<script>" not in text
+    draw_panels([panel], "title", "", [tmp_path / "figure.svg"])
+    written = [each.text for each in ElementTree.parse(tmp_path / "figure.svg").iter() if each.tag.endswith("}text")]
+    assert {'<b>"&', "<script>"} <= set(written)
+
+
+@pytest.mark.parametrize("item", set(RECORDS) - {"winners"})  # a map, whose colours stay
+def test_lines_and_marks_have_colours_for_dark_mode_that_stand_out_from_its_background(item):
+    text = draw_svg(load_item(item), RECORDS[item])
+    rules = {(part, old): new for part, old, new in re.findall(r'"(\w+): (#\w+)"]\{\w+:(#\w+)!important\}', text)}
+    assert rules["fill", PAPER] == DARK_PAPER
+    drawn = {each for each in re.findall(r"(fill|stroke): (#\w{6})", text.partition("</style>")[2]) if each[1] != PAPER}
+    assert ("stroke", INK) in drawn
+    assert drawn <= rules.keys()
+    assert {each for each in drawn if contrast(rules[each], DARK_PAPER) < 3} == set()
+
+
+def test_a_method_has_the_same_colour_in_every_figure():
+    found = {}
+    for axis in (axis for item in RECORDS for axis in drawn(of_item(item))):
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(re.split(r",|:| \(n", label)[0], []).append(
+                getattr(handle, "lines", [handle])[0].get_color()
+            )
+    assert len(found["SI-ConvNet"]) > 5
+    assert {"ConvNet", "Conv2d", "SIConv2d"} <= set(found)
+    assert [title for title, drawn in found.items() if len(set(drawn)) > 1] == []
 
 
 def test_every_method_has_a_colour_and_no_two_that_are_compared_the_same():
@@ -254,6 +319,6 @@ def test_weak_filters_are_seen_as_strong_ones_and_those_that_are_zero_are_drawn_
 
 def test_methods_of_a_plan_have_colours_of_their_own():
     colours = Colours(FIXED)
-    found = [colours[name] for name in ("slim", "deeper", "slim", "plain")]
+    found = [colours[name] for name in ("slim", "broad", "slim", "plain")]
     assert found == [PALETTE[0], PALETTE[1], PALETTE[0], FIXED["plain"]]
     assert FIXED["plain"] not in PALETTE

@@ -16,6 +16,7 @@ from helpers.command import refused, says_next
 from helpers.records import CURVES, record, sweep, table_records
 from scaleconv.experiments import ITEMS, load_experiment, load_item, read_records
 from scaleconv.experiments.checkpoint import Checkpoint, write_checkpoint
+from scaleconv.experiments.figures import draw_svg
 from scaleconv.experiments.methods import config_of, settings_of
 from scaleconv.experiments.records import write_record
 from scaleconv.experiments.report import (
@@ -36,7 +37,7 @@ from scaleconv.experiments.report import (
 )
 
 TABLE1 = load_experiment("table1", "quick")
-SVG = "{http://www.w3.org/2000/svg}svg"
+CHART = "data:image/svg+xml;base64,"
 PAGE = "prose\n<!-- begin claims -->\nwhat stood there\n<!-- end claims -->\n" + "".join(
     f"## {item}\n<!-- begin {item} -->\n<!-- end {item} -->\nmore prose\n" for item in ITEMS
 )
@@ -190,7 +191,7 @@ def test_the_page_is_filled_between_its_markers_and_twice_gives_the_same(tree, r
     stated, verdict = "error of SI-ConvNet vs ConvNet: −10.1 %", "< 0.001, primary | differs, lower"
     assert f"| table1 | {stated} | −25.0 % [−25.0, −25.0], n = 2 | {verdict} |" in page
     drawn = {path.name for path in (tree / "docs" / "figures").iterdir()}
-    assert drawn == {"table1.png", "fig4a.png"}
+    assert drawn == {"table1.svg", "fig4a.svg"}
     assert {path.name for path in (tree / "results" / "fig4a").glob("[ft]*")} == {"table.csv", "table.md"}
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     run("report")
@@ -209,7 +210,7 @@ def test_a_page_lists_the_claims_of_pages_named_after_it_and_the_first_page_all_
     write_documents(tree / "results", docs)
     first, numbers, field = ((docs / f"{name}.md").read_text() for name in ("reproduction", "numbers", "field"))
     assert ("| fig4a | " in first, "| table1 | " in first, "| table1 | " in field) == (True, False, True)
-    assert "](figures/fig4a.png)\n\nRecords: `fig4a`, 4 runs.\n<!-- end fig4a.figure -->" in first
+    assert "](figures/fig4a.svg)\n\nRecords: `fig4a`, 4 runs.\n<!-- end fig4a.figure -->" in first
     assert ("| 36, 64 |" in first, "| 36, 64 |" in numbers, "| fig4a | " in field) == (False, True, False)
 
 
@@ -316,11 +317,11 @@ def test_the_page_for_a_browser_has_claims_tables_figures_and_where_they_come_fr
         *(["ConvNet", "10", "4", "3"], ["SI-ConvNet", "10", "4", "3"]),
     ]
     assert rows(sections["fig4a"])[1] == ["9, 16", "9.00 ± 1.41", "6.00", "−33.3\u00a0%"]
-    figures = {name: [each.get("aria-label") for each in section.iter(SVG)] for name, section in sections.items()}
-    assert figures["table1"] == ["test error (%) against method", "during training: test error (%) against epoch"]
+    charts = {name: section.find(".//img[@class='chart']") for name, section in sections.items()}
+    assert charts["table1"].get("alt") == "test error (%) against method; during training: test error (%) against epoch"
     for item in CURVES:
         loaded = load_item(item)
-        assert figures[item]
+        assert base64.b64decode(charts[item].get("src").removeprefix(CHART)).decode() == draw_svg(loaded, CURVES[item])
         assert words(sections[item]).startswith(f"{loaded.title} {loaded.claim} scaleconv reproduce {item}")
         assert words(sections[item]).endswith(footnotes(loaded, CURVES[item])[-1])
     assert rows(sections["made"])[1] == ["table1", "table1", "6", "a device", "2.9", "–", "3.11", "c" * 10]
@@ -331,9 +332,10 @@ def test_the_page_needs_no_other_file_and_no_network_and_is_for_phones_and_the_d
     tree, _ = taken_apart(page_text)
     ids = [each.get("id") for each in tree.iter() if each.get("id")]
     assert len(ids) == len(set(ids))
-    names = ("src", "href", "{http://www.w3.org/1999/xlink}href")
-    links = {link for each in tree.iter() for name in names if (link := each.get(name))}
-    assert {link for link in links if not link.startswith("data:image/png;base64,")} <= {f"#{name}" for name in ids}
+    links = {link for each in tree.iter() for name in ("src", "href") if (link := each.get(name))}
+    assert {link for link in links if not link.startswith(("data:image/png;base64,", CHART))} <= {
+        f"#{name}" for name in ids
+    }
     assert not re.search(r"<script|@import|url\((?!#)", page_text)
     assert "prefers-color-scheme: dark" in page_text
     assert '<meta name="viewport" content="width=device-width' in page_text

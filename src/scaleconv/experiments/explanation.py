@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data import BACKGROUND, load_digits, parse_scales, read_image
-from ..drawing import FONT, RESPONSES, make_figure, reach_of, save_figure
+from ..drawing import FONT, RESPONSES, SITE_WIDTH, make_figure, reach_of, save_figure, style
 from ..inspection import Explanation, explain
 from ..inspection.pictures import finish_panel, scale_bar, show_image, show_scales
 from ..models import Classifier
@@ -160,7 +160,7 @@ def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | No
     pairs = {data: found for data, found in points.items() if set(found) == {"fcn", "si_fcn"}}
     if not pairs:
         return []
-    figure = make_figure(9.6, 2.1 * len(pairs) + 0.7)
+    figure = make_figure(SITE_WIDTH, 1.75 * len(pairs) + 0.5)
     axes = figure.subplots(len(pairs), 5, squeeze=False)
     for row, (data, found) in zip(axes, pairs.items(), strict=True):
         digits = load_digits(data.dataset, data.part or None, data_dir=data_dir)
@@ -168,20 +168,21 @@ def draw_predictions(results: Path, folder: Path, name: str, data_dir: Path | No
         scenes = compose(digits.images[unseen], digits.labels[unseen], MIXED, data, test=True, count=100)
         pick = _fullest(scenes.labels)
         pixels, labels = scenes.images[pick], scenes.labels[pick]
-        show_image(row[0], pixels, f"scene; trained at {data.scales.partition(':')[2].replace(',', ' – ')}")
+        show_image(row[0], pixels, f"scene; trained\nat {data.scales.partition(':')[2].replace(',', ' – ')}")
         _show_labels(row[1], labels, "labels")
         for axis, model in zip(row[2:], ("fcn", "si_fcn"), strict=False):
             with torch.no_grad():
                 predicted = found[model](pixels.unsqueeze(0)).argmax(1)[0]
             right = 100 * float((predicted == labels)[labels != BACKGROUND].float().mean())
-            _show_labels(axis, predicted, f"{TITLES[model]}: {right:.0f} % of digit pixels")
+            _show_labels(axis, predicted, f"{TITLES[model]}: {right:.0f} %\nof digit pixels")
         view = explain(found["si_fcn"], pixels).layers[f"network.{SHOWN_LAYER}"]
         reach = reach_of(view.scales)
-        heading = f"winning scale, {SHOWN_LAYER.rpartition('.')[2]}"
+        heading = f"winning scale,\n{SHOWN_LAYER.rpartition('.')[2]}"
         show_scales(row[4], view.winning_scale, reach, heading, view.strength)
-    scale_bar(figure, axes[:, -1], view.scales, reach)
     path = folder / f"{name}-predictions.png"
-    save_figure(figure, "Scenes of digits at different scales, labelled pixel by pixel", "", [path])
+    with style():
+        scale_bar(figure, axes[:, -1], view.scales, reach)
+        save_figure(figure, "Scenes of digits at different scales, labelled pixel by pixel", "", [path])
     return [path]
 
 

@@ -1,15 +1,11 @@
-"""Figures of panels by matplotlib: as PNG and SVG files, and as SVG elements for a page.
+"""Figures of panels by matplotlib: as PNG and SVG files, and as the text of an SVG for a page.
 
 A model has the same colour in every figure. The same records give the same bytes. What an RBM learned is drawn from its
 weights, which are kept on the machine that trained it.
 """
 
-import io
-import re
-import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..drawing import COLOURS, MARKERS, RESPONSES, SITE_WIDTH, make_figure, save_figure, style
+from ..drawing import (
+    COLOURS,
+    INK,
+    MARKERS,
+    ON_DARK,
+    ON_LIGHT,
+    PAPER,
+    RESPONSES,
+    SITE_WIDTH,
+    add_title,
+    make_figure,
+    save_figure,
+    style,
+    svg_text,
+    wrap_evenly,
+)
 from ..metrics import Summary, summarise
 from ..models.unsupervised import STEPS
 from .checkpoint import load_checkpoint
@@ -30,17 +41,16 @@ STYLES = ("-", "--", ":")  # of the panels that are drawn into one
 FORMATS = ("png", "svg")
 FEW = 20  # values of a line that have a mark and a bar each; more have a band
 PANEL, SINGLE = 3.1, 4.2  # inches: the height of a row of panels, and of a panel alone
-HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}  # numbers of others
-PUBLISHED = "#000000"
+HOLLOW = {"markerfacecolor": PAPER, "linestyle": "none", "markersize": 7}  # numbers of others
+PUBLISHED = "published"
 LETTERS_BESIDE = 30  # of a label at the side of a panel, in a line
+FEW_PLACES = 2  # with so many values of x at most, every repeat has a mark
 MOST_TICKS = 6  # with a label on a logarithmic axis
 LETTERS_BELOW = 24  # of all labels under half of the width
 LETTERS = 40  # that fit under an axis
 GAP = 1  # pixels between two filters
 COLUMNS = 10  # of filters and of samples
 SHOWN = 100  # filters, the first ones and not the best
-WIDTH, HEIGHT = 4.6, 3.8  # inches of an `<svg>` element: a phone can show it
-ON_DARK, ON_LIGHT = "#f5f5f5", "#222222"  # numbers on a colour: not black and white, which follow the page
 
 Paint = Callable[[Any], None]  # into an axis
 
@@ -56,64 +66,59 @@ def draw(
 
 def draw_panels(panels: Sequence[Panel], title: str, claim: str, paths: Sequence[Path]) -> None:
     """Write all parts of a figure side by side, in the formats that the endings of the paths name."""
+    with style():
+        save_figure(_paint(panels), title, claim, paths)
+
+
+def draw_svg(item: Item, records: Sequence[Record]) -> str:
+    """The figure of an item as SVG: the text of the file that `draw` writes."""
+    with style():
+        figure = _paint(make_panels(item, records))
+        add_title(figure, item.title, item.claim)
+        return svg_text(figure)
+
+
+def _paint(panels: Sequence[Panel]) -> Any:
+    """All parts of a figure, in two columns unless they are rows of methods."""
     parts = make_parts(panels)
     count = len(parts)
     columns = min(count, 1 if panels[0].kind == "methods" else 2)
     rows = -(-count // columns)
-    with style():
-        figure = make_figure(SITE_WIDTH, _height(panels) if rows == 1 and columns == 1 else PANEL * rows)
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for (_, paint), axis in zip(parts, axes, strict=False):
-            paint(axis)
-            whole = axis.get_ylabel().replace("± std", "±\N{NO-BREAK SPACE}std")
-            axis.set_ylabel(textwrap.fill(whole, LETTERS_BESIDE))
-        for axis in axes[count:]:
-            axis.set_axis_off()
-        if count > 1:
-            _share_legend(figure, axes[:count])
-        save_figure(figure, title, claim, paths)
+    figure = make_figure(SITE_WIDTH, _height(panels) if rows == 1 and columns == 1 else PANEL * rows)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for (_, paint), axis in zip(parts, axes, strict=False):
+        paint(axis)
+        if len(axis.get_ylabel()) > LETTERS_BESIDE:
+            what, _, spread = axis.get_ylabel().rpartition(", ")
+            axis.set_ylabel("\n".join([*wrap_evenly(f"{what},", LETTERS_BESIDE + 4), spread]))
+    for axis in axes[count:]:
+        axis.set_axis_off()
+    if count > 1:
+        _share_legend(figure, axes[:count], axes[count:])
+    return figure
 
 
 def _height(panels: Sequence[Panel]) -> float:
     """Of a panel alone, in inches: one with a row for each method is as high as its rows."""
     panel = panels[0]
-    return 1.5 + 0.6 * (len(panel.lines) + len(panel.paper)) if panel.kind == "bars" and len(panel.xs) == 1 else SINGLE
+    rows = sum(len(line.values) for line in panel.lines) + len(panel.paper)
+    return 1.4 + 0.5 * rows if panel.kind == "bars" and len(panel.xs) <= FEW_PLACES else SINGLE
 
 
-def _share_legend(figure: Any, axes: Sequence[Any]) -> None:
-    """Write what the legends of all panels say once, under all of them: a method has one colour."""
+def _share_legend(figure: Any, axes: Sequence[Any], empty: Sequence[Any]) -> None:
+    """Write what the legends of all panels say once, in an empty place or under all: a method has one colour."""
     shown: dict[str, Any] = {}
     for axis in axes:
         if legend := axis.get_legend():
-            shown |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+            shown |= _handles(axis)
             legend.remove()
-    columns = 2 if max(map(len, shown), default=0) > LETTERS_BESIDE else 3
-    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=columns, frameon=False)
-
-
-def draw_inline(panels: Sequence[Panel], name: str) -> list[str]:
-    """Each part of a figure as an `<svg>` element of a page, which may be light or dark.
-
-    Black and white are the colours of the page, `currentColor` and `--back`. Of a model's colour the page takes the
-    share `--ink`, the rest is white. Two figures of a page have different names, so that no element has the id of
-    another.
-    """
-    from matplotlib import rc_context
-
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    ours = re.compile("|".join(sorted(set(COLOURS.values()))))
-    drawn = []
-    for number, (about, paint) in enumerate(make_parts(panels)):
-        with style(), rc_context({"svg.hashsalt": f"{name} {number}", "svg.fonttype": "none"}):
-            figure, stream = make_figure(WIDTH, HEIGHT), io.StringIO()
-            paint(figure.subplots())
-            figure.savefig(stream, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
-        text = stream.getvalue().partition("<svg ")[2]
-        text = re.sub(r'<g id="[^"]*"', "<g", text)
-        text = text.replace("#000000", "currentColor").replace("#ffffff", "var(--back)")
-        text = ours.sub(r"color-mix(in srgb, \g<0> var(--ink), white)", text)
-        drawn.append(f'<svg role="img" aria-label="{escape(about)}" {text}')
-    return drawn
+    if PUBLISHED in shown:
+        shown[PUBLISHED] = shown.pop(PUBLISHED)  # the last
+    if empty:
+        empty[0].legend(shown.values(), shown.keys(), loc="center", frameon=False)
+    else:
+        columns = 2 if max(map(len, shown), default=0) > LETTERS_BESIDE else 3
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
 def make_parts(panels: Sequence[Panel]) -> list[tuple[str, Paint]]:
@@ -125,6 +130,11 @@ def make_parts(panels: Sequence[Panel]) -> list[tuple[str, Paint]]:
     if len(panels) == 1 and panels[0].kind == "lines" and panels[0].compared:
         parts.append((_about(panels, f" vs {panels[0].baseline_title}"), partial(_changes, panel=panels[0])))
     return parts
+
+
+def describe(panels: Sequence[Panel]) -> str:
+    """What a figure shows, for those who do not see it."""
+    return "; ".join(about for about, _ in make_parts(panels))
 
 
 def _about(panels: Sequence[Panel], suffix: str = "") -> str:
@@ -149,7 +159,7 @@ def _methods(axis: Any, panel: Panel) -> None:
         text, end = f"{ours.mean:.2f} (n = {ours.n})", ours.mean + (ours.std or 0.0)
         if x in panel.paper:
             mean, *std = panel.paper[x]
-            axis.errorbar(mean, x + 0.3, xerr=std[0] if std else 0.0, **_mark(line), **HOLLOW)
+            axis.errorbar(mean, x + 0.3, xerr=std[0] if std else None, **{**_mark(line), **HOLLOW, "markersize": 5})
             text, end = f"{text}, paper {mean:.2f}", max(end, mean + sum(std))
         axis.annotate(text, (end, x + 0.15 * (x in panel.paper)), (6, 0), textcoords="offset points", va="center")
     axis.set_yticks(panel.xs, _labels(panel))
@@ -204,6 +214,8 @@ def _changes(axis: Any, panel: Panel) -> None:
         label = f"{line.title}: mean error {signed_percent(mean, 0)}" if mean is not None else line.title
         _curve(axis, line, found, label=label)
     axis.axhline(0, color=COLOURS[panel.baseline], linewidth=1)
+    if panel.paper_change:
+        axis.plot([*panel.paper_change], [*panel.paper_change.values()], "o", color=INK, label=PUBLISHED, **HOLLOW)
     axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} vs {panel.baseline_title} (%), ± std")
     axis.grid(alpha=0.3)
     _ticks(axis, panel)
@@ -215,7 +227,7 @@ def _marks(axis: Any, panel: Panel) -> None:
 
     Not bars: those begin at 0, and hide a difference that is small beside the values.
     """
-    if len(panel.xs) == 1:
+    if len(panel.xs) <= FEW_PLACES:
         _repeats(axis, panel)
         return
     labels = _labels(panel)
@@ -228,9 +240,14 @@ def _marks(axis: Any, panel: Panel) -> None:
         axis.errorbar(
             **{named: places, measured: means, f"{measured}err": spread},
             **{**_mark(line), "linestyle": "none", "markersize": 6},
-            markerfacecolor="white" if line.control else COLOURS[line.model],
-            label=f"{line.title} (n = {max((each.n for each in found.values()), default=0)})",
+            markerfacecolor=PAPER if line.control else COLOURS[line.model],
+            label=f"{line.title} (n = {max((each.n for each in found.values()), default=0)})"
+            + f", hollow: {PUBLISHED}" * bool(line.paper),
         )
+        beside = [panel.xs.index(x) + (index + 0.35 - (len(panel.lines) - 1) / 2) * width for x in line.paper]
+        stated = [mean for mean, *_ in line.paper.values()]
+        across, up = (beside, stated) if named == "x" else (stated, beside)
+        axis.plot(across, up, MARKERS.get(line.model, "o"), color=COLOURS[line.model], **{**HOLLOW, "markersize": 6})
     _published(axis, panel, named)
     axis.set(**{f"{named}ticks": range(len(labels)), f"{named}ticklabels": labels, f"{named}label": panel.x})
     axis.set(**{f"{named}lim": (-0.5, len(labels) - 0.5), f"{measured}label": f"{panel.y}, mean ± std"})
@@ -241,23 +258,30 @@ def _marks(axis: Any, panel: Panel) -> None:
 
 
 def _repeats(axis: Any, panel: Panel) -> None:
-    """At a single value of x, a row for each method with every repeat, and their mean with its deviation."""
-    for row, line in enumerate(panel.lines):
-        (values,), (found,) = line.values.values(), line.summaries.values()
-        colour = COLOURS[line.model]
-        axis.plot(list(values.values()), [row + 0.2] * len(values), "|", color=colour, markersize=9)
-        axis.errorbar(found.mean, row - 0.1, xerr=found.std or 0.0, **{**_mark(line), "markersize": 7})
-        axis.annotate(f"{found.mean:.2f}", (found.mean, row - 0.22), ha="center", va="bottom")
-    names = [f"{line.title}\n(n = {found.n})" for line in panel.lines for found in line.summaries.values()]
-    rows = len(names)
-    for mean, *_ in panel.paper.values():
-        axis.plot(mean, rows, "o", color=PUBLISHED, markersize=7, **HOLLOW)
-        axis.annotate(f"{mean:.2f}", (mean, rows - 0.12), ha="center", va="bottom")
-        names.append("published")
+    """A row for each method at each x with every repeat, and their mean with its deviation."""
+    names: list[str] = []
+    for x in panel.xs:
+        place = f"{panel.label(x)}: " if len(panel.xs) > 1 else ""
+        for line in panel.lines:
+            if x in line.values:
+                _repeated(axis, line, x, len(names))
+                names.append(f"{place}{line.title}\n(n = {line.summaries[x].n})")
+        for mean in panel.paper.get(x, ())[:1]:
+            axis.plot(mean, len(names), "o", color=INK, **HOLLOW)
+            axis.annotate(f"{mean:.2f}", (mean, len(names) - 0.12), ha="center", va="bottom")
+            names.append(f"{place}{PUBLISHED}")
     axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.7))
     axis.margins(x=0.15)
-    axis.set(xlabel=f"{panel.y}, {panel.x} {panel.label(panel.xs[0])}: each repeat, mean ± std")
+    where = f", {panel.x} {panel.label(panel.xs[0])}" if len(panel.xs) == 1 else ""
+    axis.set(xlabel=f"{panel.y}{where}: each repeat, mean ± std")
     axis.grid(alpha=0.3, axis="x")
+
+
+def _repeated(axis: Any, line: Line, x: float, row: int) -> None:
+    values, found = [*line.values[x].values()], line.summaries[x]
+    axis.plot(values, [row + 0.2] * len(values), "|", color=COLOURS[line.model], markersize=9)
+    axis.errorbar(found.mean, row - 0.1, xerr=found.std or 0.0, **{**_mark(line), "markersize": 7})
+    axis.annotate(f"{found.mean:.2f}", (found.mean, row - 0.22), ha="center", va="bottom")
 
 
 def _published(axis: Any, panel: Panel, named: str = "x") -> None:
@@ -267,21 +291,21 @@ def _published(axis: Any, panel: Panel, named: str = "x") -> None:
         places = [panel.xs.index(x) if bars else x for x in panel.paper]
         means = [mean for mean, *_ in panel.paper.values()]
         across, up = (places, means) if named == "x" else (means, places)
-        axis.plot(across, up, "o", color=PUBLISHED, markersize=7, label="published", **HOLLOW)
+        axis.plot(across, up, "o", color=INK, label=PUBLISHED, **HOLLOW)
 
 
 def _shares(axis: Any, panel: Panel) -> None:
     """Each column adds up to 100 %: a map of the means."""
     means = [[found[x].mean if x in found else 0.0 for x in panel.xs] for found in (y.summaries for y in panel.lines)]
-    image = axis.imshow(means, origin="lower", cmap="magma_r", aspect="auto", vmin=0)
+    image = axis.pcolormesh(means, cmap="magma_r", vmin=0, edgecolors="face", linewidth=0.3)
     axis.figure.colorbar(image, ax=axis, label=panel.y)
     most = max(map(max, means))
     for row, values in enumerate(means):
         for column, value in enumerate(values):
             colour = ON_DARK if value > most / 2 else ON_LIGHT
-            axis.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
-    axis.set_xticks(range(len(panel.xs)), _labels(panel))
-    axis.set_yticks(range(len(panel.lines)), [line.title for line in panel.lines])
+            axis.text(column + 0.5, row + 0.5, f"{value:.0f}", ha="center", va="center", color=colour)
+    axis.set_xticks([column + 0.5 for column in range(len(panel.xs))], _labels(panel))
+    axis.set_yticks([row + 0.5 for row in range(len(panel.lines))], [line.title for line in panel.lines])
     repeats = max(found.n for line in panel.lines for found in line.summaries.values())
     axis.set(xlabel=panel.x, ylabel=f"level (n = {repeats})")
 
@@ -292,7 +316,15 @@ def _mark(line: Line) -> dict[str, Any]:
 
 def _legend(axis: Any) -> None:
     """Under the axis and its labels, where it covers nothing."""
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4, ncols=2, frameon=False, handlelength=2.5)
+    shown = _handles(axis)
+    look: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4, "handlelength": 2.5}
+    axis.legend(shown.values(), shown.keys(), ncols=2, frameon=False, **look)
+
+
+def _handles(axis: Any) -> dict[str, Any]:
+    """By label, what a legend shows: methods in their order, and published numbers after them."""
+    shown = {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    return dict(sorted(shown.items(), key=lambda entry: entry[0] == PUBLISHED))
 
 
 def _two_and_five(value: float, _position: int) -> str:

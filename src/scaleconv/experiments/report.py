@@ -28,7 +28,7 @@ from ..models.networks import NETWORKS
 from ..table import Table, terminal_width, wrapped
 from .claims import HIGHER, LOWER, REPRODUCED, check_claims
 from .explanation import draw_predictions
-from .figures import draw, draw_inline, draw_learned_filters
+from .figures import describe, draw, draw_learned_filters, draw_svg
 from .items import ITEMS, Experiment, Item, folder_name, load_item
 from .methods import METHODS, TITLES, config_of, of_result, settings_of
 from .records import Record, read_records, records_file
@@ -368,7 +368,7 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
     if not (docs / PAGE).is_file():
         raise ValueError(f"`docs` must be a directory with {PAGE}, got {docs}")
     pages = [docs / PAGE, *(path for names in OTHER_PAGES for path in sorted(docs.glob(names)))]
-    for path in (*pages, figures / "figure.png"):
+    for path in (*pages, figures / "figure.svg"):
         check_writable(path)
     written: list[Path] = []
     contents: dict[str, str] = {}  # by item
@@ -377,10 +377,10 @@ def write_documents(results: Path, docs: Path, preset: str = "paper") -> list[Pa
         if folder is None:
             contents[item.item] = contents[f"{item.item}.figure"] = "No records yet."
             continue
-        written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item, ["png"])]
+        written += [*write_tables(item, records, folder), *draw(item, records, figures, item.item, ["svg"])]
         written += _draw_learned(item, folder, figures)
         learned = [f"![{alt}](figures/{path.name})" for path, alt in pictures(item, figures, item.item).items()]
-        drawn = f"![{item.title}](figures/{item.item}.png)"
+        drawn = f"![{item.title}](figures/{item.item}.svg)"
         blocks = [drawn, f"Records: `{folder.name}`.", markdown(item, records).strip(), *learned]
         contents[item.item] = "\n\n".join(blocks)
         made = ", ".join(
@@ -486,11 +486,16 @@ def _section(each: Recorded, figures: Path) -> dict[str, Any]:
         "command": command(each),
         "is_table": is_table,
         "tables": [*make_tables(item, records), *([training_cost_table(records)] if is_table else [])],
-        "figures": draw_inline(make_panels(item, records), item.item),
+        "about": describe(make_panels(item, records)),
+        "figure": _base64(draw_svg(item, records).encode()),
         "notes": notes(item, records),
-        "pictures": {alt: base64.b64encode(path.read_bytes()).decode() for path, alt in learned.items()},
+        "pictures": {alt: _base64(path.read_bytes()) for path, alt in learned.items()},
         "draws_learned": draws_learned(item),
     }
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _learned_pictures(each: Recorded, figures: Path) -> dict[Path, str]:

@@ -47,12 +47,14 @@ class Line:
         title: in the legend and above the column.
         values: by x and repeat.
         control: drawn in the background, and not compared with the baseline.
+        paper: by x, what was published of this method: a mean and, if there is one, a standard deviation.
     """
 
     model: str
     title: str
     values: Values
     control: bool = False
+    paper: dict[float, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def summaries(self) -> dict[float, Summary]:
@@ -75,6 +77,7 @@ class Panel:
         group: panels of one group are drawn into one, each with a line style of its own.
         write: a value as text.
         paper: by x, what the paper states: a mean and, if it has one, a standard deviation.
+        paper_change: by x, the change against the baseline in percent that the paper states.
     """
 
     title: str
@@ -89,6 +92,7 @@ class Panel:
     group: str = ""
     write: Callable[[Summary], str] = mean_and_std
     paper: dict[float, tuple[float, ...]] = field(default_factory=dict)
+    paper_change: dict[float, float] = field(default_factory=dict)
 
     @property
     def xs(self) -> list[float]:
@@ -245,7 +249,17 @@ def _model_panel(item: Experiment, records: Sequence[Record], series: str, title
     axes = item.figure
     lines = model_lines(records, series)
     panel = Panel(title, axes.x, axes.y, lines, labels, axes.kind, item.baseline, log_x=axes.log_x, log_y=axes.log_y)
-    return replace(panel, paper={x: item.paper[panel.label(x)] for x in panel.xs if panel.label(x) in item.paper})
+    named = {x: panel.label(x) for x in panel.xs}
+
+    def stated(form: str) -> dict[float, tuple[float, ...]]:
+        return {x: item.paper[name] for x, label in named.items() if (name := form.format(label)) in item.paper}
+
+    return replace(
+        panel,
+        lines=[replace(line, paper=stated(f"{line.model}, {{}}")) for line in lines],
+        paper=stated("{}"),
+        paper_change={x: -reduction for x, (reduction, *_) in stated("reduction at {}").items()},
+    )
 
 
 def model_lines(records: Sequence[Record], series: str) -> list[Line]:
