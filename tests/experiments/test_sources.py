@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 from helpers.folders import write_classes, write_masks
@@ -14,7 +15,7 @@ from scaleconv.data.sets import smooth
 from scaleconv.experiments import sources as module
 from scaleconv.experiments.settings import DigitData, SceneData
 from scaleconv.experiments.sources import FromFiles, InMemory, Rescaled, Sources, divide, folder_data, images_of
-from scaleconv.models import Images
+from scaleconv.models import Classifier, Images
 
 COUNT = 120
 PLAIN = {"dataset": "embedded", "scales": "fixed:1", "train": 40, "test": 20}
@@ -71,6 +72,34 @@ def test_folds_are_draws_of_their_own_or_sets_that_test_on_the_other_sets(digits
     assert [sorted({*split.train.tolist(), *split.test.tolist()}) for split in splits] == [list(range(120))] * 3
     shuffled = divide(digits.labels, DigitData(dataset="embedded", train=40, sets=3), 0)
     assert shuffled.train.tolist() != list(range(40))
+
+
+def test_unseen_digits_are_those_that_fold_0_does_not_take(digits):
+    data = DigitData(dataset="embedded", train=40, val=12, test=18, stratified=True, fold_seed=3)
+    first = divide(digits.labels, data, 0)
+    taken = {*first.train.tolist(), *first.val.tolist(), *first.test.tolist()}
+    assert len(taken) == 70
+    found = [divide(digits.labels, replace(data, seen=70, test=50), fold) for fold in (0, 1)]
+    for split in found:
+        assert set(split.test.tolist()) == set(range(COUNT)) - taken
+        assert (len(split.train), len(split.val)) == (40, 12)
+        assert {*split.train.tolist(), *split.val.tolist()} < taken
+        assert not {*split.train.tolist()} & {*split.val.tolist()}
+    assert found[0].train.tolist() != found[1].train.tolist()
+    with pytest.raises(ValueError, match=r"`data.seen` \(=70\) and `data.test` \(=49\) must be the 120 digits"):
+        divide(digits.labels, replace(data, seen=70, test=49), 0)
+
+
+def test_the_mean_may_be_an_image():
+    source = Sources("cpu").open(DigitData(**PLAIN, mean="image"), 0)
+    assert source.mean.shape == (1, 28, 28)
+    torch.testing.assert_close(source.mean[0], torch.stack(list(source.train.images[:, 0])).mean(0))
+    seen = []
+    classifier = Classifier(lambda images: seen.append(images) or images.flatten(1), source.mean, source.std, ("a",))
+    images = source.train.images[:3]
+    classifier(images)
+    torch.testing.assert_close(seen[0], images - source.mean)
+    assert seen[0][0, 0, 0, 0] == 0  # the background is; with one number it is below
 
 
 def test_fewer_digits_are_tested_and_some_can_be_held_out(digits):

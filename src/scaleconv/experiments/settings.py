@@ -62,6 +62,10 @@ class DigitData(Section, frozen=True, tag_field="source", tag="digits"):
         fold_seed: of the order in which digits are drawn; below 0, sets are filled in the order of the file.
         truncate: `error` refuses to cut off foreground at the edge of the canvas, `allow` cuts it.
         tested: how many of the test digits are tested on, the first ones; 0 for all.
+        seen: how many digits earlier trials may have seen: all those that fold 0 takes as long as this is 0. Every fold
+            then tests on all other digits, which must be `test`, and trains and validates on some of these.
+        mean: what is subtracted: `number`, the mean of all training pixels, or `image`, the mean at each pixel, with
+            which images of other sizes cannot be tested.
         held_out: test on this many of the training digits instead of the test digits, and train on the rest. For
             choosing settings. 0 for none.
     """
@@ -83,6 +87,8 @@ class DigitData(Section, frozen=True, tag_field="source", tag="digits"):
     truncate: Literal["error", "allow"] = "error"
     tested: Whole = 0
     held_out: Whole = 0
+    seen: Whole = 0
+    mean: Literal["number", "image"] = "number"
 
     def __post_init__(self) -> None:
         parse_scales(self.scales)
@@ -90,8 +96,13 @@ class DigitData(Section, frozen=True, tag_field="source", tag="digits"):
             raise ValueError(f"`held_out` (={self.held_out}) must leave some of the digits to train on (={self.train})")
         if self.test and self.fold_seed < 0:
             raise ValueError(f"`fold_seed` must be at least 0 with `test` (={self.test}), got {self.fold_seed}")
-        if (self.val or self.stratified) and not self.test:
-            raise ValueError(f"`test` must be above 0 with `val` (={self.val}) or `stratified` (={self.stratified})")
+        if (self.val or self.stratified or self.seen) and not self.test:
+            given = f"`val` (={self.val}), `stratified` (={self.stratified}) or `seen` (={self.seen})"
+            raise ValueError(f"`test` must be above 0 with {given}")
+        if self.seen and self.train + self.val >= self.seen:
+            raise ValueError(
+                f"`seen` (={self.seen}) must be above `train` and `val`, of which it holds {self.train + self.val}"
+            )
 
 
 class SceneData(DigitData, frozen=True, tag_field="source", tag="scenes"):
@@ -156,12 +167,16 @@ class NetworkSettings(Section, frozen=True):
             counts them from the largest map to the smallest, so that the last ones of a U-Net are at its bottom.
         second_scales: of the second layer of a converted ConvNet; `scales` if empty.
         antialias: whether layers and pyramids average pixels where they shrink an image.
-        align, border: rules of converted layers, as `DirectSIConv2d` has them; the defaults are those of `SIConv2d`.
+        align, border, normalise: rules of converted layers, as `DirectSIConv2d` has them; the defaults are those of
+            `SIConv2d`.
         pool, norm, levels: of a pyramid, as `ScaleInvariant` has them; `levels` is its `size`.
         maps: feature maps of the stages of the small networks, two or three; empty for their own.
         blocks: of each stage, for networks of three stages; empty for one each.
         kernel: side of their first kernel.
         hidden: units of their fully connected layer.
+        pooling: of the stages of a ConvNet, plain or tiled, as `ConvNet` has it.
+        laplacian: whether a hierarchical network has a Laplacian pyramid.
+        independent: whether the columns of a multi-column network learn each from a loss of its own.
         upsample: repeat every pixel so often along each axis first.
         dropout: share of the units before the last layer that is left out in training.
         cropped_scales: of cropped layers.
@@ -176,6 +191,7 @@ class NetworkSettings(Section, frozen=True):
     antialias: bool = False
     align: Literal["exact", "up", "down"] = "exact"
     border: Literal["absent", "zeros", "clamp"] = "absent"
+    normalise: Literal["none", "map", "level"] = "none"
     pool: Literal["max", "mean", "logsumexp"] = "max"
     norm: Literal["joint", "level"] = "joint"
     levels: Literal["own", "input"] = "input"
@@ -183,6 +199,9 @@ class NetworkSettings(Section, frozen=True):
     blocks: tuple[Count, ...] = ()
     kernel: Count = 7
     hidden: Count = 150
+    pooling: Literal["max", "root"] = "max"
+    laplacian: bool = False
+    independent: bool = False
     upsample: Count = 1
     dropout: Share = 0.7
     cropped_scales: tuple[float, ...] = CROPPED_SCALES
@@ -194,8 +213,11 @@ class NetworkSettings(Section, frozen=True):
         check_scales(self.cropped_scales, "cropped_scales")
         if self.second_scales:
             check_scales(self.second_scales, "second_scales")
-        if self.antialias and (self.align, self.border) != ("exact", "absent"):
-            raise ValueError(f"`antialias` must be off with `align` (={self.align}) and `border` (={self.border})")
+        if self.antialias and (self.align, self.border, self.normalise) != ("exact", "absent", "none"):
+            raise ValueError(
+                f"`antialias` must be off with `align` (={self.align}), `border` (={self.border}) and `normalise` "
+                f"(={self.normalise})"
+            )
 
 
 class TrainingSettings(Section, frozen=True):

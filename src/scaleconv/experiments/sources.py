@@ -165,7 +165,7 @@ class Source:
     Attributes:
         images: what a network for them must take and give.
         classes: names.
-        mean, std: of each channel over the training images, by which a network normalises.
+        mean, std: of each channel over the training images, by which a network normalises; the mean may be an image.
         train, val, test: examples; `val` may be empty.
         uncounted: the label of pixels that are not counted in a test.
         at_scale: takes a scale, and how many of the test images and of which size, None for all and for their own: the
@@ -175,7 +175,7 @@ class Source:
 
     images: Images
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
+    mean: tuple[float, ...] | Tensor
     std: tuple[float, ...]
     train: Examples
     val: Examples
@@ -242,7 +242,7 @@ class Sources:
         return Source(
             images=images,
             classes=classes,
-            mean=(scalar_mean(train.images),),
+            mean=train.images.mean(0).cpu() if data.mean == "image" else (scalar_mean(train.images),),
             std=(1.0,),
             train=train,
             val=val,
@@ -353,7 +353,9 @@ def divide(labels: Tensor, data: DigitData, fold: int) -> Split:
             f"`data.train` (={data.train}) with {rule} must not need more than the {len(labels)} digits of "
             f"{data.dataset}, got {needed}"
         )
-    if data.test:
+    if data.seen:
+        split = _divide_unseen(labels, data, fold)
+    elif data.test:
         seed, stratified = data.fold_seed + fold, data.stratified
         split = make_split(labels, data.train, data.test, val=data.val, seed=seed, stratified=stratified)
     else:
@@ -361,3 +363,20 @@ def divide(labels: Tensor, data: DigitData, fold: int) -> Split:
         split = make_folds(labels, data.train, count=data.sets, seed=order)[fold]
     split = replace(split, test=split.test[: data.tested or None])
     return hold_out(split, data.held_out, labels) if data.held_out else split
+
+
+def _divide_unseen(labels: Tensor, data: DigitData, fold: int) -> Split:
+    """Test on the digits that fold 0 does not take, the same in every fold; train on some of those that it takes."""
+    if data.seen + data.test != len(labels):
+        raise ValueError(
+            f"`data.seen` (={data.seen}) and `data.test` (={data.test}) must be the {len(labels)} digits of "
+            f"{data.dataset} together"
+        )
+    half = data.seen // 2
+    of_first = make_split(labels, half, data.seen - half, seed=data.fold_seed, stratified=data.stratified)
+    taken = torch.cat([of_first.train, of_first.test]).sort().values
+    others = torch.ones(len(labels), dtype=torch.bool)
+    others[taken] = False
+    seed, left = data.fold_seed + fold, data.seen - data.train - data.val
+    own = make_split(labels[taken], data.train, left, val=data.val, seed=seed, stratified=data.stratified)
+    return Split(taken[own.train], others.nonzero()[:, 0], taken[own.val])
