@@ -13,7 +13,7 @@ from scaleconv.data import Digits, Fixed, folds, load_folder, loading, make_scen
 from scaleconv.data.rescale import make_scaled
 from scaleconv.data.sets import smooth
 from scaleconv.experiments import sources as module
-from scaleconv.experiments.settings import DigitData, SceneData
+from scaleconv.experiments.settings import DigitData, IconData, SceneData
 from scaleconv.experiments.sources import FromFiles, InMemory, Rescaled, Sources, divide, folder_data, images_of
 from scaleconv.models import Classifier, Images
 
@@ -264,3 +264,24 @@ def test_labels_of_whole_images_stay_at_every_scale():
     examples = Rescaled(InMemory(torch.rand(3, 1, 6, 6), torch.tensor([4, 5, 6])), 0.5)
     ((images, labels),) = examples.batches([[2, 1]])
     assert (images.shape, labels.tolist()) == ((2, 1, 6, 6), [6, 5])
+
+
+def test_icons_train_at_some_sizes_and_are_tested_at_all_others_in_another_set():
+    sources = Sources("cpu")
+    source = sources.open(IconData(dataset="embedded", sizes=(20, 22), train=9), 0)
+    assert (len(source.train), len(source.val), len(source.test)) == (9, 3 * 4, 45 * 4)
+    assert (source.images, source.classes) == (Images((64, 64), 1, 4), ("square", "triangle", "frame", "disc"))
+    squares = {
+        name: {int(image.sum()) // 255 for image in part.images[part.labels == 0]}
+        for name, part in (("train", source.train), ("val", source.val), ("test", source.test))
+    }
+    assert squares["val"] == {20**2, 21**2, 22**2} >= squares["train"]
+    assert squares["test"] == {size**2 for size in range(17, 65)} - squares["val"]
+    assert source.mean == pytest.approx((float(source.train.images.double().mean()) / 255,))
+    half = source.at_scale(0.5, None, None)
+    assert half.labels.tolist() == [0, 1, 2, 3]
+    assert int(half.images[0].sum()) == 255 * 32**2
+    again = sources.open(IconData(dataset="embedded", sizes=(20, 22), train=9), 1)
+    assert not torch.equal(again.train.images, source.train.images)
+    with pytest.raises(ValueError, match=r"`data.train` must be at most the 12 images of these sizes, got 13"):
+        sources.open(IconData(dataset="embedded", sizes=(20, 22), train=13), 0)

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from ..data import parse_scales
 from ..data.augment import check_augmentations
+from ..data.icons import SIZES
 from ..models import CROPPED_SCALES, NETWORKS
 from ..models.networks import TASKS
 from ..models.rbm import ENLARGING_SCALES
@@ -119,6 +120,24 @@ class SceneData(DigitData, frozen=True, tag_field="source", tag="scenes"):
     noise: Number = 0.0
 
 
+class IconData(Section, frozen=True, tag_field="source", tag="icons"):
+    """The icons of STIR, trained on at some sizes and tested on at all others; see `scaleconv.data.icons`.
+
+    Attributes:
+        dataset: `emoji`, of the npm package; `embedded` are four shapes.
+        sizes: the first and the last in pixels of those that train and, in a set of their own, validate.
+        train: how many of the images of these sizes train, in an order that each fold draws.
+    """
+
+    dataset: Literal["emoji", "embedded"] = "emoji"
+    sizes: tuple[Annotated[int, Meta(ge=SIZES[-1])], Annotated[int, Meta(le=SIZES[0])]] = (17, 32)
+    train: Count = 576
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sizes[1] - self.sizes[0] < len(SIZES) - 1:
+            raise ValueError(f"`sizes` must be the smaller first, and leave one to test on, got {list(self.sizes)}")
+
+
 class FolderData(Section, frozen=True, tag_field="source", tag="folder"):
     """Images of a user's files, as `load_folder` finds them: all that a result depends on, and no path.
 
@@ -143,7 +162,7 @@ class FolderData(Section, frozen=True, tag_field="source", tag="folder"):
     task: Literal["classification", "segmentation"] = "classification"
 
 
-Data = DigitData | SceneData | FolderData
+Data = DigitData | SceneData | IconData | FolderData
 
 
 def task_of(data: Data) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..nn import ScaleInvariant, SIConv2d, convert
 from ..nn.convert import count_of_share, why_no_gain
-from .cnn import MAPS, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
+from .cnn import MAPS, STIR_MAPS, CroppedSIConv2d, DeepScaleCNN, GlobalMaxCNN, ScaleCNN
 from .controls import add_branches, dilate
 from .convnet import PAPER, ConvNet, MultiStageConvNet, Shape, TiledConv2d
 from .direct import DirectSIConv2d
@@ -94,6 +94,10 @@ def _deep_cnn(images: Images, options: Options) -> nn.Module:
     return DeepScaleCNN(maps, dropout=dropout, classes=images.classes, channels=images.channels)
 
 
+def _stir_cnn(images: Images, options: Options) -> nn.Module:
+    return GlobalMaxCNN(options["maps"] or STIR_MAPS, classes=images.classes, channels=images.channels)
+
+
 def _resnet18(images: Images, _: Options) -> nn.Module:
     small = images.size is not None and max(images.size) <= SMALL
     return make_resnet18(images.channels, images.classes, small=small)
@@ -118,6 +122,7 @@ NETWORKS: dict[str, Network] = {
     "cnn": Network(_cnn, stages=3),
     "cropped_cnn": Network(_cropped, stages=3),
     "deep_cnn": Network(_deep_cnn, stages=3),
+    "stir_cnn": Network(_stir_cnn),
     "fcn": Network(_with_shape(FullyConvolutional), SEGMENTATION),
     "resnet18": Network(_resnet18, stages=0),
     "unet": Network(_with_shape(UNet), SEGMENTATION),
