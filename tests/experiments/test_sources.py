@@ -10,6 +10,7 @@ from PIL import Image
 
 from helpers.folders import write_classes, write_masks
 from scaleconv.data import Digits, Fixed, folds, load_folder, loading, make_scenes
+from scaleconv.data.icons import SIZES, load_icons
 from scaleconv.data.rescale import make_scaled
 from scaleconv.data.sets import smooth
 from scaleconv.experiments import sources as module
@@ -278,6 +279,9 @@ def test_icons_train_at_some_sizes_and_are_tested_at_all_others_in_another_set()
     assert squares["val"] == {20**2, 21**2, 22**2} >= squares["train"]
     assert squares["test"] == {size**2 for size in range(17, 65)} - squares["val"]
     assert source.mean == pytest.approx((float(source.train.images.double().mean()) / 255,))
+    icons = load_icons("embedded")
+    assert torch.equal(source.val.images, icons.of_sizes(1, [20, 21, 22])[0])
+    assert torch.equal(source.test.images, icons.of_sizes(2, [size for size in SIZES if size not in (20, 21, 22)])[0])
     half = source.at_scale(0.5, None, None)
     assert half.labels.tolist() == [0, 1, 2, 3]
     assert int(half.images[0].sum()) == 255 * 32**2
