@@ -43,9 +43,9 @@ class Colours(dict[str, str]):
 FIXED = {
     name: colour
     for colour, names in {
-        "#4477aa": ("convnet", "cnn", "plain", "conv2d"),
-        "#cc3311": ("si_convnet", "si_cnn", "converted", "si_conv2d", "si"),
-        "#aa7700": ("ensemble", "pyramid_cnn", "pyramid"),
+        "#4477aa": ("convnet", "cnn", "stir_cnn", "plain", "conv2d"),
+        "#cc3311": ("si_convnet", "si_cnn", "si_stir_cnn", "converted", "si_conv2d", "si"),
+        "#aa7700": ("ensemble", "pyramid_cnn", "pyramid_stir_cnn", "pyramid"),
         "#aa3377": ("tiled", "pyramid_deep_cnn"),
         "#332288": ("multi_stage", "deep_cnn"),
         "#228833": ("hierarchical", "direct"),
@@ -75,9 +75,11 @@ FIXED = {
 }
 COLOURS = Colours(FIXED)
 MARKERS = {
-    **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn", "conv2d"), "s"),
+    **dict.fromkeys(("convnet", "plain", "plain-scale", "fcn", "cnn", "stir_cnn", "conv2d"), "s"),
     **dict.fromkeys(("hierarchical", "unet", "cropped_cnn"), "^"),
-    **dict.fromkeys(("ensemble", "pyramid", "pyramid-scale", "pyramid_cnn", "pyramid_deep_cnn"), "D"),
+    **dict.fromkeys(
+        ("ensemble", "pyramid", "pyramid-scale", "pyramid_cnn", "pyramid_deep_cnn", "pyramid_stir_cnn"), "D"
+    ),
 }  # of the others, "o"
 
 

@@ -17,7 +17,7 @@ from scaleconv.metrics import interval, sign_flip_test
 ROOT = Path(__file__).parents[2]
 FIGURES = {"fig3", "fig4a", "fig4b", "fig5a", "fig5b", "cost"}
 FIELD = {"field", "seven", "tuned", "lead", "ideas", "consistency", "large", "stir", "fashion"}
-FIELD |= {"samescales", "leadsame", "stirsmall", "largeplain", "fashion7"}
+FIELD |= {"samescales", "leadsame", "stirsmall", "largeplain", "fashion7", "emoji", "leadunseen", "largeunseen"}
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 FILLED = [path.stem for names in (PAGE, *OTHER_PAGES) for path in sorted((ROOT / "docs").glob(names))]
 

@@ -28,7 +28,8 @@ def test_every_file_reads_under_both_presets(preset):
         if isinstance(loaded, Experiment):
             assert loaded.baseline in loaded.models
             assert all(ITEMS.index(other) < ITEMS.index(item) for other in loaded.reuse)
-            dataset = "embedded" if preset == "quick" else "fashion" if item.startswith("fashion") else "mnist"
+            named = {"fashion": "fashion", "fashion7": "fashion", "emoji": "emoji"}
+            dataset = "embedded" if preset == "quick" else named.get(item, "mnist")
             assert {point.settings.data.dataset for point in loaded.points} == {dataset}
 
 

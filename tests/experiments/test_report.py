@@ -43,10 +43,10 @@ PAGE = "prose\n<!-- begin claims -->\nwhat stood there\n<!-- end claims -->\n" +
 )
 
 
-def changed(model="convnet", fold=0, data=None, training=None, **others):
+def changed(model="convnet", fold=0, data=None, training=None, network=None, **others):
     """A record of a curve with other settings."""
     made = replace(record(model, fold, 5.0, "p1", 1.0), **others)
-    parts = {"data": data or {}, "training": training or {}}
+    parts = {"data": data or {}, "training": training or {}, "network": network or {}}
     return replace(made, config={**made.config, **{key: {**made.config[key], **parts[key]} for key in parts}})
 
 
@@ -102,6 +102,11 @@ NOTES = [
         [changed(training={"steps": 78, "settled": True})],
         "Trained on 60 embedded images for 1 – 1 epochs of 78 steps, until the training loss had settled, on a device; "
         "2 and 3 feature maps.",
+    ),
+    (
+        "fig4b",
+        [changed(network={"maps": []})],  # as many as the network has by itself
+        "Trained on 60 embedded images for 1 epoch, on a device.",
     ),
     (
         "scales",

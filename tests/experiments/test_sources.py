@@ -5,16 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 from helpers.folders import write_classes, write_masks
 from scaleconv.data import Digits, Fixed, folds, load_folder, loading, make_scenes
+from scaleconv.data.icons import SIZES, load_icons
 from scaleconv.data.rescale import make_scaled
 from scaleconv.data.sets import smooth
 from scaleconv.experiments import sources as module
-from scaleconv.experiments.settings import DigitData, SceneData
+from scaleconv.experiments.settings import DigitData, IconData, SceneData
 from scaleconv.experiments.sources import FromFiles, InMemory, Rescaled, Sources, divide, folder_data, images_of
-from scaleconv.models import Images
+from scaleconv.models import Classifier, Images
 
 COUNT = 120
 PLAIN = {"dataset": "embedded", "scales": "fixed:1", "train": 40, "test": 20}
@@ -71,6 +73,34 @@ def test_folds_are_draws_of_their_own_or_sets_that_test_on_the_other_sets(digits
     assert [sorted({*split.train.tolist(), *split.test.tolist()}) for split in splits] == [list(range(120))] * 3
     shuffled = divide(digits.labels, DigitData(dataset="embedded", train=40, sets=3), 0)
     assert shuffled.train.tolist() != list(range(40))
+
+
+def test_unseen_digits_are_those_that_fold_0_does_not_take(digits):
+    data = DigitData(dataset="embedded", train=40, val=12, test=18, stratified=True, fold_seed=3)
+    first = divide(digits.labels, data, 0)
+    taken = {*first.train.tolist(), *first.val.tolist(), *first.test.tolist()}
+    assert len(taken) == 70
+    found = [divide(digits.labels, replace(data, seen=70, test=50), fold) for fold in (0, 1)]
+    for split in found:
+        assert set(split.test.tolist()) == set(range(COUNT)) - taken
+        assert (len(split.train), len(split.val)) == (40, 12)
+        assert {*split.train.tolist(), *split.val.tolist()} < taken
+        assert not {*split.train.tolist()} & {*split.val.tolist()}
+    assert found[0].train.tolist() != found[1].train.tolist()
+    with pytest.raises(ValueError, match=r"`data.seen` \(=70\) and `data.test` \(=49\) must be the 120 digits"):
+        divide(digits.labels, replace(data, seen=70, test=49), 0)
+
+
+def test_the_mean_may_be_an_image():
+    source = Sources("cpu").open(DigitData(**PLAIN, mean="image"), 0)
+    assert source.mean.shape == (1, 28, 28)
+    torch.testing.assert_close(source.mean[0], torch.stack(list(source.train.images[:, 0])).mean(0))
+    seen = []
+    classifier = Classifier(lambda images: seen.append(images) or images.flatten(1), source.mean, source.std, ("a",))
+    images = source.train.images[:3]
+    classifier(images)
+    torch.testing.assert_close(seen[0], images - source.mean)
+    assert seen[0][0, 0, 0, 0] == 0  # the background is; with one number it is below
 
 
 def test_fewer_digits_are_tested_and_some_can_be_held_out(digits):
@@ -235,3 +265,27 @@ def test_labels_of_whole_images_stay_at_every_scale():
     examples = Rescaled(InMemory(torch.rand(3, 1, 6, 6), torch.tensor([4, 5, 6])), 0.5)
     ((images, labels),) = examples.batches([[2, 1]])
     assert (images.shape, labels.tolist()) == ((2, 1, 6, 6), [6, 5])
+
+
+def test_icons_train_at_some_sizes_and_are_tested_at_all_others_in_another_set():
+    sources = Sources("cpu")
+    source = sources.open(IconData(dataset="embedded", sizes=(20, 22), train=9), 0)
+    assert (len(source.train), len(source.val), len(source.test)) == (9, 3 * 4, 45 * 4)
+    assert (source.images, source.classes) == (Images((64, 64), 1, 4), ("square", "triangle", "frame", "disc"))
+    squares = {
+        name: {int(image.sum()) // 255 for image in part.images[part.labels == 0]}
+        for name, part in (("train", source.train), ("val", source.val), ("test", source.test))
+    }
+    assert squares["val"] == {20**2, 21**2, 22**2} >= squares["train"]
+    assert squares["test"] == {size**2 for size in range(17, 65)} - squares["val"]
+    assert source.mean == pytest.approx((float(source.train.images.double().mean()) / 255,))
+    icons = load_icons("embedded")
+    assert torch.equal(source.val.images, icons.of_sizes(1, [20, 21, 22])[0])
+    assert torch.equal(source.test.images, icons.of_sizes(2, [size for size in SIZES if size not in (20, 21, 22)])[0])
+    half = source.at_scale(0.5, None, None)
+    assert half.labels.tolist() == [0, 1, 2, 3]
+    assert int(half.images[0].sum()) == 255 * 32**2
+    again = sources.open(IconData(dataset="embedded", sizes=(20, 22), train=9), 1)
+    assert not torch.equal(again.train.images, source.train.images)
+    with pytest.raises(ValueError, match=r"`data.train` must be at most the 12 images of these sizes, got 13"):
+        sources.open(IconData(dataset="embedded", sizes=(20, 22), train=13), 0)

@@ -91,6 +91,16 @@ def test_the_loss_of_a_mask_is_the_mean_over_its_labelled_pixels_then_over_image
     assert mean_loss(logits, labels, smoothing).item() == pytest.approx(sum(of_images) / 3)
 
 
+def test_each_of_several_predictions_learns_as_if_alone():
+    logits = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 2, 1, 1, 0])
+    (gradient,) = torch.autograd.grad(mean_loss(logits, labels, 0.1), logits)
+    for own, expected in zip(logits.detach(), gradient, strict=True):
+        alone = own.clone().requires_grad_()
+        mean_loss(alone, labels, 0.1).backward()
+        torch.testing.assert_close(alone.grad, expected)
+
+
 @pytest.mark.parametrize(("shape", "labels"), [((2, 3, 1), (2,)), ((2, 3), (2, 4, 4)), ((2, 3, 4, 5), (2, 4, 4))])
 def test_a_network_with_another_output_is_refused(shape, labels):
     with pytest.raises(ValueError, match=r"`model` must return numbers of shape \(N, classes.*got"):

@@ -2,11 +2,15 @@
 
 import pytest
 import torch
+from msgspec.structs import asdict
 from torch.nn import functional as F
 
 from helpers.loops import random
 from helpers.methods import make_method
-from scaleconv.models import CroppedSIConv2d
+from scaleconv.experiments.methods import apply_method
+from scaleconv.experiments.settings import NetworkSettings, TrainingSettings
+from scaleconv.models import CroppedSIConv2d, Images, make_network
+from scaleconv.models.cnn import GlobalMaxCNN
 
 LATER = ("cnn", "cropped_cnn", "si_cnn", "pyramid_cnn", "deep_cnn", "pyramid_deep_cnn")
 MAPS = (32, 63, 95)
@@ -39,6 +43,23 @@ def test_a_pyramid_of_the_input_s_size_shows_larger_images_in_windows_of_the_siz
     network.module.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[2]))
     assert network(random(2, 1, 112, 112, seed=1, dtype=torch.float32)).shape == (2, 10)
     assert sorted(seen) == sizes
+
+
+@pytest.mark.parametrize("name", ["stir_cnn", "si_stir_cnn", "pyramid_stir_cnn"])
+def test_every_form_of_stirs_network_has_its_parameters_and_takes_its_icons(name):
+    network, _ = apply_method(name, NetworkSettings(scales=(0.5, 1), levels="own"), TrainingSettings())
+    made = make_network(Images((64, 64), 1, 36), **asdict(network))
+    assert sum(parameter.numel() for parameter in made.parameters()) == 27_108
+    assert made(random(2, 1, 64, 64, seed=1, dtype=torch.float32)).shape == (2, 36)
+
+
+def test_stirs_network_computes_what_is_written_out_by_hand():
+    network = GlobalMaxCNN((3, 4), classes=5, channels=2)
+    values, images = network.state_dict(), random(2, 2, 15, 18, seed=1, dtype=torch.float32)
+    first = F.conv2d(images, values["conv1.weight"], values["conv1.bias"]).clamp(min=0)
+    second = F.conv2d(first, values["conv2.weight"], values["conv2.bias"]).clamp(min=0)
+    expected = F.linear(second.flatten(2).max(2).values, values["classifier.weight"], values["classifier.bias"])
+    torch.testing.assert_close(network(images), expected)
 
 
 def test_cropped_layers_have_scales_of_their_own():

@@ -135,3 +135,33 @@ def test_other_rules_keep_weights_strides_padding_and_what_was_not_converted(nam
 def test_rules_that_do_not_exist_are_named(name, known):
     with pytest.raises(ValueError, match=f"`{name}` must be one of {known}, got 'left'"):
         DirectSIConv2d(1, 1, 3, **{name: "left"})
+
+
+@pytest.mark.parametrize("normalise", ["map", "level"])
+def test_the_responses_of_a_level_are_normalised_before_the_bias_and_the_maximum(normalise):
+    images, weight, bias = tensors_of((2, 2, 12, 12), (3, 2, 3, 3))
+    layer = DirectSIConv2d(2, 3, 3, scales=(1, 2), normalise=normalise).double()
+    layer.load_state_dict({"weight": weight, "bias": bias})
+    levels = []
+    for scale, size in ((1, 12), (2, 24)):
+        response = F.conv2d(resample(images, scale, size), weight)
+        groups = response.flatten(2) if normalise == "map" else response.flatten(1).unsqueeze(1)
+        centred = groups - groups.mean(2, keepdim=True)
+        deviation = (centred.square().mean(2, keepdim=True) + 1e-5).sqrt()
+        levels.append((centred / deviation).reshape(response.shape) + bias.view(-1, 1, 1))
+    # Output p of 10 reads the response of scale 2, of 22, at 2(p − 4.5) + 10.5: halfway between two neighbours.
+    rows = (levels[1][:, :, 1:20:2] + levels[1][:, :, 2:21:2]) / 2
+    aligned = (rows[..., 1:20:2] + rows[..., 2:21:2]) / 2
+    assert_close(layer(images), torch.maximum(levels[0], aligned))
+
+
+def test_a_converted_network_takes_the_rule_for_its_responses():
+    images = torch.rand(1, 1, 28, 28)
+    torch.manual_seed(0)
+    plain = make_method("si_convnet")
+    for normalise in ("map", "level"):
+        torch.manual_seed(0)
+        network = make_method("si_convnet", normalise=normalise)
+        layers = [layer for layer in network.modules() if isinstance(layer, DirectSIConv2d)]
+        assert [layer.normalise for layer in layers] == [normalise] * 2
+        assert not torch.allclose(network(images), plain(images))

@@ -18,6 +18,7 @@ from scaleconv.models import (
     TiledConv2d,
     UNet,
 )
+from scaleconv.models.convnet import RootPool2d
 
 WIDE = [2.7 ** (k / 3) for k in range(-2, 4)]
 CLASSIFIERS = (
@@ -80,6 +81,41 @@ def test_the_hierarchical_network_concatenates_what_each_scale_gives():
     torch.testing.assert_close(network(IMAGES), network.classifier(torch.cat(parts, 1)), rtol=1e-4, atol=1e-5)
 
 
+def test_the_levels_of_a_laplacian_pyramid_add_up_to_the_image():
+    network = HierarchicalConvNet(shape=SMALL, scales=(1, 0.8, 2), laplacian=True)
+    one, small, two = network.levels(IMAGES)
+    plain = HierarchicalConvNet(shape=SMALL, scales=(1, 0.8, 2)).levels(IMAGES)
+    assert torch.equal(small, plain[1])
+    for level, band, below, ratio, size in ((plain[0], one, small, 1.25, 28), (plain[2], two, IMAGES, 2, 56)):
+        half = (below.shape[2] - 1) / 2
+        centred = (torch.arange(size) - (size - 1) / 2) / ratio / half
+        grid = torch.stack(torch.meshgrid(centred, centred, indexing="xy"), -1).expand(2, -1, -1, -1)
+        enlarged = F.grid_sample(below, grid, padding_mode="border", align_corners=True)
+        torch.testing.assert_close(band + enlarged, level, rtol=1e-4, atol=1e-5)
+    assert network(IMAGES).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", ["convnet", "tiled"])
+def test_square_root_pooling_takes_the_place_of_relu_and_maximum(name):
+    torch.manual_seed(0)
+    network = make_method(name, pooling="root", **SMALL_OPTIONS)
+    x = IMAGES
+    for layer, size in ((network.stages.conv1, 2), (network.stages.conv2, 3)):
+        x = layer(x)
+        padded = F.pad(x, (0, -x.shape[3] % size, 0, -x.shape[2] % size))
+        windows = padded.unfold(2, size, size).unfold(3, size, size)  # (N, M, h, w, size, size)
+        x = windows.square().sum((4, 5)).sqrt()
+    torch.testing.assert_close(network(IMAGES), network.classifier(x.flatten(1)))
+    with pytest.raises(ValueError, match="`pooling` must be one of 'max', 'root', got 'sum'"):
+        ConvNet(pooling="sum")
+
+
+def test_square_root_pooling_has_a_finite_derivative_where_nothing_responds():
+    input = torch.zeros(1, 1, 4, 4, requires_grad=True)
+    RootPool2d(2)(input).sum().backward()
+    assert input.grad.abs().max() == 0
+
+
 @pytest.mark.parametrize("tile", [1, 2, 3])
 def test_each_output_of_a_tiled_convolution_has_the_filter_of_its_place_in_the_tile(tile):
     torch.manual_seed(0)
@@ -120,6 +156,15 @@ def test_the_columns_of_the_multi_column_network_have_a_scale_each_and_share_not
         scores.append(F.log_softmax(column(level), 1))
     torch.testing.assert_close(network(IMAGES), torch.stack(scores).mean(0), rtol=1e-4, atol=1e-5)
     assert not torch.equal(network.columns[0].stages.conv1.weight, network.columns[1].stages.conv1.weight)
+
+
+def test_independent_columns_are_given_one_by_one_in_training_alone():
+    torch.manual_seed(0)
+    network = MultiColumnConvNet(shape=SMALL, scales=(0.8, 1, 2), independent=True)
+    each = network.train()(IMAGES)
+    assert each.shape == (3, 2, 10)
+    torch.testing.assert_close(each[1], F.log_softmax(network.columns[1](IMAGES), 1))
+    torch.testing.assert_close(network.eval()(IMAGES), each.mean(0))
 
 
 def test_weights_are_gaussian_and_biases_zero():

@@ -150,7 +150,7 @@ def load_run(path: Path, model: nn.Module | str | None = None) -> tuple[Classifi
         )
     if isinstance(model, str) and model != name:
         raise ValueError(f"`model` must be {brief(name)} for {path}, got {model}")
-    mean, std = (found.tensors[key].flatten().tolist() for key in ("mean", "std"))
+    mean, std = found.tensors["mean"].squeeze(0), found.tensors["std"].flatten().tolist()
     images, classes = images_of(settings.data)
 
     def make() -> Classifier:

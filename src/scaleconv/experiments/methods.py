@@ -56,6 +56,9 @@ METHODS = {
     "pyramid_cnn": Method("ScaleInvariant(CNN)", "cnn", "pyramid"),
     "deep_cnn": Method("Deep CNN", "deep_cnn"),
     "pyramid_deep_cnn": Method("ScaleInvariant(deep CNN)", "deep_cnn", "pyramid"),
+    "stir_cnn": Method("STIR CNN", "stir_cnn"),
+    "si_stir_cnn": Method("SI-STIR CNN", "stir_cnn", "converted"),
+    "pyramid_stir_cnn": Method("ScaleInvariant(STIR CNN)", "stir_cnn", "pyramid"),
     "pixels": Method(UNSUPERVISED["pixels"]),
     # Of any network, on images of your own.
     "plain": Method("plain"),
@@ -81,7 +84,7 @@ FEATURE_SECTIONS = {
     "si_rbm": ("data", "si_rbm", "softmax"),
     "pixels": ("data", "softmax"),
 }
-UNSCALED = ("cnn", "cropped_cnn", "deep_cnn")  # plain networks that `scales` does not change
+UNSCALED = ("cnn", "cropped_cnn", "deep_cnn", "stir_cnn")  # plain networks that `scales` does not change
 
 
 def settings_of(name: str, settings: Settings) -> Settings:

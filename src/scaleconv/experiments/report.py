@@ -163,8 +163,9 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
     steps = numbers({record.config["training"].get("steps", 0) for record in networks} - {0})
     length = counted(epochs, "epoch") + (f" of {counted(steps, 'step')}" if steps else "")
     length += ", until the training loss had settled" if settled else ""
-    maps = joined(" and ".join(map(str, record.config["network"]["maps"])) for record in networks)
-    return [f"{images} for {length}, on {devices}; {maps} feature maps."]
+    named = [maps for record in networks if (maps := record.config["network"]["maps"])]
+    maps = f"; {joined(' and '.join(map(str, each)) for each in named)} feature maps" if named else ""
+    return [f"{images} for {length}, on {devices}{maps}."]
 
 
 def _trained_on(record: Record) -> int:

@@ -38,7 +38,7 @@ from .measures import MEASURES, Tally, Trained, check_measure, measure_cost, sco
 from .methods import TITLES, epochs_of, of_result
 from .processes import agreed, any_process, is_first, make_fabric, noted_signals, noticing_loss
 from .records import Epoch, Record, Series, read_records, run_file, summary_writer, write_log, write_record
-from .settings import FolderData, Settings
+from .settings import DigitData, FolderData, Settings
 from .sources import Source, Sources, images_of
 from .trainer import Trainer, TrainerGroup
 
@@ -214,7 +214,7 @@ def _groups(runs: Sequence[Run], shared: bool) -> list[list[Run]]:
     for run in runs:
         used = {key: value for key, value in run.config.items() if key not in ("data", "measure")}
         data = run.settings.data
-        size = data.train if isinstance(data, FolderData) else (data.size, data.train - data.held_out)
+        size = (images_of(data)[0].size, data.train - (data.held_out if isinstance(data, DigitData) else 0))
         shape = (run.model, size, msgspec.json.encode(used, order="sorted"))
         groups.setdefault(shape if shared or run.model in UNSUPERVISED else run.name, []).append(run)
     starts = [(group, start) for group in groups.values() for start in range(0, len(group), MOST_AT_ONCE)]

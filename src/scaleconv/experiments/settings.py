@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from ..data import parse_scales
 from ..data.augment import check_augmentations
+from ..data.icons import SIZES
 from ..models import CROPPED_SCALES, NETWORKS
 from ..models.networks import TASKS
 from ..models.rbm import ENLARGING_SCALES
@@ -62,6 +63,10 @@ class DigitData(Section, frozen=True, tag_field="source", tag="digits"):
         fold_seed: of the order in which digits are drawn; below 0, sets are filled in the order of the file.
         truncate: `error` refuses to cut off foreground at the edge of the canvas, `allow` cuts it.
         tested: how many of the test digits are tested on, the first ones; 0 for all.
+        seen: how many digits earlier trials may have seen: all those that fold 0 takes as long as this is 0. Every fold
+            then tests on all other digits, which must be `test`, and trains and validates on some of these.
+        mean: what is subtracted: `number`, the mean of all training pixels, or `image`, the mean at each pixel, with
+            which images of other sizes cannot be tested.
         held_out: test on this many of the training digits instead of the test digits, and train on the rest. For
             choosing settings. 0 for none.
     """
@@ -83,6 +88,8 @@ class DigitData(Section, frozen=True, tag_field="source", tag="digits"):
     truncate: Literal["error", "allow"] = "error"
     tested: Whole = 0
     held_out: Whole = 0
+    seen: Whole = 0
+    mean: Literal["number", "image"] = "number"
 
     def __post_init__(self) -> None:
         parse_scales(self.scales)
@@ -90,8 +97,13 @@ class DigitData(Section, frozen=True, tag_field="source", tag="digits"):
             raise ValueError(f"`held_out` (={self.held_out}) must leave some of the digits to train on (={self.train})")
         if self.test and self.fold_seed < 0:
             raise ValueError(f"`fold_seed` must be at least 0 with `test` (={self.test}), got {self.fold_seed}")
-        if (self.val or self.stratified) and not self.test:
-            raise ValueError(f"`test` must be above 0 with `val` (={self.val}) or `stratified` (={self.stratified})")
+        if (self.val or self.stratified or self.seen) and not self.test:
+            given = f"`val` (={self.val}), `stratified` (={self.stratified}) or `seen` (={self.seen})"
+            raise ValueError(f"`test` must be above 0 with {given}")
+        if self.seen and self.train + self.val >= self.seen:
+            raise ValueError(
+                f"`seen` (={self.seen}) must be above `train` and `val`, of which it holds {self.train + self.val}"
+            )
 
 
 class SceneData(DigitData, frozen=True, tag_field="source", tag="scenes"):
@@ -106,6 +118,24 @@ class SceneData(DigitData, frozen=True, tag_field="source", tag="scenes"):
     scene: Count = 5
     pieces: Whole = 0
     noise: Number = 0.0
+
+
+class IconData(Section, frozen=True, tag_field="source", tag="icons"):
+    """The icons of STIR, trained on at some sizes and tested on at all others; see `scaleconv.data.icons`.
+
+    Attributes:
+        dataset: `emoji`, of the npm package; `embedded` are four shapes.
+        sizes: the first and the last in pixels of those that train and, in a set of their own, validate.
+        train: how many of the images of these sizes train, in an order that each fold draws.
+    """
+
+    dataset: Literal["emoji", "embedded"] = "emoji"
+    sizes: tuple[Annotated[int, Meta(ge=SIZES[-1])], Annotated[int, Meta(le=SIZES[0])]] = (17, 32)
+    train: Count = 576
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sizes[1] - self.sizes[0] < len(SIZES) - 1:
+            raise ValueError(f"`sizes` must be the smaller first, and leave one to test on, got {list(self.sizes)}")
 
 
 class FolderData(Section, frozen=True, tag_field="source", tag="folder"):
@@ -132,7 +162,7 @@ class FolderData(Section, frozen=True, tag_field="source", tag="folder"):
     task: Literal["classification", "segmentation"] = "classification"
 
 
-Data = DigitData | SceneData | FolderData
+Data = DigitData | SceneData | IconData | FolderData
 
 
 def task_of(data: Data) -> str:
@@ -156,12 +186,16 @@ class NetworkSettings(Section, frozen=True):
             counts them from the largest map to the smallest, so that the last ones of a U-Net are at its bottom.
         second_scales: of the second layer of a converted ConvNet; `scales` if empty.
         antialias: whether layers and pyramids average pixels where they shrink an image.
-        align, border: rules of converted layers, as `DirectSIConv2d` has them; the defaults are those of `SIConv2d`.
+        align, border, normalise: rules of converted layers, as `DirectSIConv2d` has them; the defaults are those of
+            `SIConv2d`.
         pool, norm, levels: of a pyramid, as `ScaleInvariant` has them; `levels` is its `size`.
         maps: feature maps of the stages of the small networks, two or three; empty for their own.
         blocks: of each stage, for networks of three stages; empty for one each.
         kernel: side of their first kernel.
         hidden: units of their fully connected layer.
+        pooling: of the stages of a ConvNet, plain or tiled, as `ConvNet` has it.
+        laplacian: whether a hierarchical network has a Laplacian pyramid.
+        independent: whether the columns of a multi-column network learn each from a loss of its own.
         upsample: repeat every pixel so often along each axis first.
         dropout: share of the units before the last layer that is left out in training.
         cropped_scales: of cropped layers.
@@ -176,6 +210,7 @@ class NetworkSettings(Section, frozen=True):
     antialias: bool = False
     align: Literal["exact", "up", "down"] = "exact"
     border: Literal["absent", "zeros", "clamp"] = "absent"
+    normalise: Literal["none", "map", "level"] = "none"
     pool: Literal["max", "mean", "logsumexp"] = "max"
     norm: Literal["joint", "level"] = "joint"
     levels: Literal["own", "input"] = "input"
@@ -183,6 +218,9 @@ class NetworkSettings(Section, frozen=True):
     blocks: tuple[Count, ...] = ()
     kernel: Count = 7
     hidden: Count = 150
+    pooling: Literal["max", "root"] = "max"
+    laplacian: bool = False
+    independent: bool = False
     upsample: Count = 1
     dropout: Share = 0.7
     cropped_scales: tuple[float, ...] = CROPPED_SCALES
@@ -194,8 +232,11 @@ class NetworkSettings(Section, frozen=True):
         check_scales(self.cropped_scales, "cropped_scales")
         if self.second_scales:
             check_scales(self.second_scales, "second_scales")
-        if self.antialias and (self.align, self.border) != ("exact", "absent"):
-            raise ValueError(f"`antialias` must be off with `align` (={self.align}) and `border` (={self.border})")
+        if self.antialias and (self.align, self.border, self.normalise) != ("exact", "absent", "none"):
+            raise ValueError(
+                f"`antialias` must be off with `align` (={self.align}), `border` (={self.border}) and `normalise` "
+                f"(={self.normalise})"
+            )
 
 
 class TrainingSettings(Section, frozen=True):

@@ -1,8 +1,8 @@
-"""What a run learns from and is tested on: digits, scenes, or a user's images with or without masks.
+"""What a run learns from and is tested on: digits, scenes, icons, or a user's images with or without masks.
 
 A source has images to train, to validate and to test on, and the test images at any scale. Images are in [0, 1]. Digits
-and scenes are made from the digits as published and the settings alone. A user's images were found by `load_folder`.
-Sets that fit into memory lie on the device; others are decoded batch by batch.
+and scenes are made from the digits as published and the settings alone, icons are drawn. A user's images
+were found by `load_folder`. Sets that fit into memory lie on the device; others are decoded batch by batch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,12 +35,13 @@ from ..data import (
     parse_scales,
     scalar_mean,
 )
+from ..data.icons import CANVAS, EMBEDDED_ICONS, EMOJI, SIZES, IconSet, load_icons
 from ..data.loading import ImageSet
 from ..data.rescale import IGNORE, rescale, rescale_masks
 from ..data.sets import shift, smooth
 from ..models import Images
 from ..models.networks import Size
-from .settings import Data, DigitData, FolderData, SceneData, read, task_of
+from .settings import Data, DigitData, FolderData, IconData, SceneData, read, task_of
 
 Batch = tuple[Tensor, Tensor]
 DIGIT_NAMES = tuple("0123456789")
@@ -165,7 +167,7 @@ class Source:
     Attributes:
         images: what a network for them must take and give.
         classes: names.
-        mean, std: of each channel over the training images, by which a network normalises.
+        mean, std: of each channel over the training images, by which a network normalises; the mean may be an image.
         train, val, test: examples; `val` may be empty.
         uncounted: the label of pixels that are not counted in a test.
         at_scale: takes a scale, and how many of the test images and of which size, None for all and for their own: the
@@ -175,7 +177,7 @@ class Source:
 
     images: Images
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
+    mean: tuple[float, ...] | Tensor
     std: tuple[float, ...]
     train: Examples
     val: Examples
@@ -189,6 +191,9 @@ def images_of(data: Data) -> tuple[Images, tuple[str, ...]]:
     """What a network for such data must take and give, and the names of the classes."""
     if isinstance(data, FolderData):
         return Images(data.size, data.channels, len(data.classes), data.task), data.classes
+    if isinstance(data, IconData):
+        names = EMOJI if data.dataset == "emoji" else tuple(EMBEDDED_ICONS)
+        return Images((CANVAS, CANVAS), 1, len(names)), names
     classes = (*DIGIT_NAMES, "background") if isinstance(data, SceneData) else DIGIT_NAMES
     return Images((data.size, data.size), 1, len(classes), task_of(data)), classes
 
@@ -208,6 +213,7 @@ class Sources:
         self.device, self.data_dir, self.folder = torch.device(device), data_dir, folder
         self._digits: dict[tuple[str, str], Digits] = {}
         self._sets: dict[DigitData, ScaledSet] = {}
+        self._icons: dict[str, IconSet] = {}
 
     def open(self, data: Data, fold: int) -> Source:
         """The source of a run.
@@ -215,7 +221,11 @@ class Sources:
         Raises:
             ValueError: there are too few digits, or the folder holds other images than those of the settings.
         """
-        return self._folder(data) if isinstance(data, FolderData) else self._of_digits(data, fold)
+        if isinstance(data, FolderData):
+            return self._folder(data)
+        if isinstance(data, IconData):
+            return self._of_icons(data, fold)
+        return self._of_digits(data, fold)
 
     def _folder(self, data: FolderData) -> Source:
         if self.folder is None or folder_data(self.folder) != data:
@@ -232,6 +242,36 @@ class Sources:
         uncounted = IGNORE if self.folder.folder.masked else None
         return Source(images, classes, mean, std, train, val, test, uncounted, at_scale)
 
+    def _of_icons(self, data: IconData, fold: int) -> Source:
+        if data.dataset not in self._icons:
+            self._icons[data.dataset] = load_icons(data.dataset, self.data_dir)
+        icons, own = self._icons[data.dataset], range(data.sizes[0], data.sizes[1] + 1)
+        images, labels = icons.of_sizes(0, own)
+        if data.train > len(images):
+            raise ValueError(f"`data.train` must be at most the {len(images)} images of these sizes, got {data.train}")
+        chosen = np.random.default_rng(fold).permutation(len(images))[: data.train]
+        test = icons.of_sizes(2, [size for size in SIZES if size not in own])
+
+        def in_memory(images: Tensor, labels: Tensor) -> InMemory:
+            return InMemory(images.to(self.device), labels.to(self.device))
+
+        def at_scale(scale: float, count: int | None, size: int | None) -> InMemory:
+            images, labels = icons.of_sizes(2, [round(scale * CANVAS)])
+            return in_memory(images[:count], labels[:count])
+
+        kind, classes = images_of(data)
+        return Source(
+            images=kind,
+            classes=classes,
+            mean=(scalar_mean(pixels(images[chosen])),),
+            std=(1.0,),
+            train=in_memory(images[chosen], labels[chosen]),
+            val=in_memory(*icons.of_sizes(1, own)),
+            test=in_memory(*test),
+            uncounted=None,
+            at_scale=at_scale,
+        )
+
     def _of_digits(self, data: DigitData, fold: int) -> Source:
         digits = self._load(data)
         split = divide(digits.labels, data, fold)
@@ -242,7 +282,7 @@ class Sources:
         return Source(
             images=images,
             classes=classes,
-            mean=(scalar_mean(train.images),),
+            mean=train.images.mean(0).cpu() if data.mean == "image" else (scalar_mean(train.images),),
             std=(1.0,),
             train=train,
             val=val,
@@ -353,7 +393,9 @@ def divide(labels: Tensor, data: DigitData, fold: int) -> Split:
             f"`data.train` (={data.train}) with {rule} must not need more than the {len(labels)} digits of "
             f"{data.dataset}, got {needed}"
         )
-    if data.test:
+    if data.seen:
+        split = _divide_unseen(labels, data, fold)
+    elif data.test:
         seed, stratified = data.fold_seed + fold, data.stratified
         split = make_split(labels, data.train, data.test, val=data.val, seed=seed, stratified=stratified)
     else:
@@ -361,3 +403,20 @@ def divide(labels: Tensor, data: DigitData, fold: int) -> Split:
         split = make_folds(labels, data.train, count=data.sets, seed=order)[fold]
     split = replace(split, test=split.test[: data.tested or None])
     return hold_out(split, data.held_out, labels) if data.held_out else split
+
+
+def _divide_unseen(labels: Tensor, data: DigitData, fold: int) -> Split:
+    """Test on the digits that fold 0 does not take, the same in every fold; train on some of those that it takes."""
+    if data.seen + data.test != len(labels):
+        raise ValueError(
+            f"`data.seen` (={data.seen}) and `data.test` (={data.test}) must be the {len(labels)} digits of "
+            f"{data.dataset} together"
+        )
+    half = data.seen // 2
+    of_first = make_split(labels, half, data.seen - half, seed=data.fold_seed, stratified=data.stratified)
+    taken = torch.cat([of_first.train, of_first.test]).sort().values
+    others = torch.ones(len(labels), dtype=torch.bool)
+    others[taken] = False
+    seed, left = data.fold_seed + fold, data.seen - data.train - data.val
+    own = make_split(labels[taken], data.train, left, val=data.val, seed=seed, stratified=data.stratified)
+    return Split(taken[own.train], others.nonzero()[:, 0], taken[own.val])

@@ -312,11 +312,15 @@ def make_optimiser(settings: TrainingSettings, network: nn.Module, device: torch
 def mean_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """The cross-entropy, the mean over images; of an image whose pixels have labels, the mean over those that have one.
 
-    Shapes: logits (N, K) and labels (N,), or (N, K, H, W) and (N, H, W).
+    Shapes: logits (N, K) and labels (N,), or (N, K, H, W) and (N, H, W). Of several predictions for each image, logits
+    (V, N, K) and labels (N,), it is the sum over them: each learns as if alone.
 
     Raises:
         ValueError: the network does not give a number for each class, and pixel.
     """
+    if logits.dim() == 3 and labels.dim() == 1 and logits.shape[1] == len(labels):
+        each = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), label_smoothing=smoothing)
+        return len(logits) * each
     if logits.shape[:1] + logits.shape[2:] != labels.shape:
         wanted = ", ".join(map(str, ("N", "classes", *labels.shape[1:])))
         raise ValueError(f"`model` must return numbers of shape ({wanted}), got {tuple(logits.shape)}")

@@ -1,4 +1,4 @@
-"""The network on which the later literature compares methods for scale, and its layer in cropped form.
+"""The networks on which the later literature compares methods for scale, and its layer in cropped form.
 
 Three stages of convolution, ReLU, max-pooling and BatchNorm, then two fully connected layers; 494,549 parameters,
 whatever the convolution. The sizes are those of Sosnovik, Szmaja and Smeulders, "Scale-Equivariant Steerable
@@ -17,6 +17,7 @@ from .convnet import Convolution
 PIXEL_DEVIATION = 0.2161  # of MNIST-Scale, as the literature has it
 MAPS = (32, 63, 95)
 HIDDEN = 256
+STIR_MAPS = (16, 32)
 CROPPED_SCALES = (0.3, 0.45, 0.67, 1.0, 1.49, 2.23, 3.33)  # with which the re-implementations were compared
 
 
@@ -109,6 +110,33 @@ class DeepScaleCNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.stages(images / PIXEL_DEVIATION)
+        logits: Tensor = self.classifier(features.amax((2, 3)))
+        return logits
+
+
+class GlobalMaxCNN(nn.Module):
+    """conv 7×7 → ReLU → conv 7×7 → ReLU → maximum over all positions → classes, for images of any size.
+
+    The network of STIR (Altstidl and others, 2022, github.com/taltstidl/scale-equivariant-cnn): with its 16 and 32 maps
+    and the 36 classes of its icons it has 27,108 parameters.
+
+    Args:
+        maps: of the two convolutions.
+        classes: outputs.
+        channels: of the images.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in GlobalMaxCNN(classes=36).parameters())
+        27108
+    """
+
+    def __init__(self, maps: tuple[int, int] = STIR_MAPS, *, classes: int = 10, channels: int = 1) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(channels, maps[0], 7), nn.Conv2d(*maps, 7)
+        self.classifier = nn.Linear(maps[1], classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.conv2(self.conv1(images).relu()).relu()
         logits: Tensor = self.classifier(features.amax((2, 3)))
         return logits
 

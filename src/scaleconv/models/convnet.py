@@ -13,7 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ops.checks import check_choice
+
 Convolution = Callable[[int, int, int], nn.Module]
+POOLINGS = ("max", "root")
+ROOT_EPSILON = 1e-12  # keeps the derivative of the root finite where all responses are 0
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,16 @@ class ConvNet(nn.Module):
     Args:
         conv: makes a convolution from (in_channels, out_channels, kernel_size).
         shape: the sizes.
+        pooling: 'max'; or 'root', in which `RootPool2d` takes the place of ReLU and max-pooling in both stages.
 
     Example:
         >>> sum(parameter.numel() for parameter in ConvNet().parameters())
         147524
     """
 
-    def __init__(self, conv: Convolution = nn.Conv2d, shape: Shape = PAPER) -> None:
+    def __init__(self, conv: Convolution = nn.Conv2d, shape: Shape = PAPER, *, pooling: str = "max") -> None:
         super().__init__()
-        self.stages = make_stages(conv, shape)
+        self.stages = make_stages(conv, shape, pooling)
         self.classifier = make_classifier(shape.maps[1] * last_map(shape.size, shape.kernel) ** 2, shape)
         initialise(self)
 
@@ -98,8 +103,8 @@ class TiledConv2d(nn.Conv2d):
     pooling, each pooled unit sees several filters of its map, and may learn to be invariant to what they differ in.
     Stride 1, no padding.
 
-    Deviation: in `ConvNet` the maximum pools them, as in all networks of the comparison, and not the root of the sum of
-    squares.
+    Deviation: in `ConvNet` the maximum pools them, as in all networks of the comparison; Le et al. have the root of the
+    sum of squares, which is `pooling="root"`.
 
     Args:
         in_channels, out_channels, kernel_size: as of `Conv2d`.
@@ -124,15 +129,45 @@ class TiledConv2d(nn.Conv2d):
         return output
 
 
-def make_stages(conv: Convolution, shape: Shape) -> nn.Sequential:
+class RootPool2d(nn.Module):
+    """Square-root pooling: the root of the sum of squares of each window, which do not overlap; (N, C, H, W).
+
+    It is itself the non-linearity after a convolution: a ReLU before it would leave out half of what it sums.
+
+    Args:
+        size: side of the windows. They begin at the first pixel; the last ones may be smaller.
+
+    Example:
+        >>> RootPool2d(2)(torch.tensor([[[[3.0, -4.0, 2.0]]]]))
+        tensor([[[[5.0000, 2.0000]]]])
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, input: Tensor) -> Tensor:
+        sums = F.avg_pool2d(input.square(), self.size, self.size, ceil_mode=True, divisor_override=1)
+        return (sums + ROOT_EPSILON).sqrt()
+
+
+def make_stages(conv: Convolution, shape: Shape, pooling: str = "max") -> nn.Sequential:
+    check_choice("pooling", pooling, POOLINGS)
+
+    def pool(size: int) -> nn.Module:
+        return RootPool2d(size) if pooling == "root" else nn.MaxPool2d(size, size, ceil_mode=True)
+
+    def activation() -> nn.Module:
+        return nn.Identity() if pooling == "root" else nn.ReLU()
+
     return nn.Sequential(
         OrderedDict(
             conv1=conv(shape.channels, shape.maps[0], shape.kernel),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2, 2, ceil_mode=True),
+            relu1=activation(),
+            pool1=pool(2),
             conv2=conv(shape.maps[0], shape.maps[1], 5),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(3, 3, ceil_mode=True),
+            relu2=activation(),
+            pool2=pool(3),
         )
     )
 

@@ -1,7 +1,7 @@
 """The scale-invariant layer in the order of the paper, by plain operations: rescale, convolve, align, take the maximum.
 
-It shows what the layer costs when written so, and takes other rules for alignment and borders, for experiments that ask
-if those matter. `SIConv2d` is the layer for every other purpose: this one is several times slower.
+It shows what the layer costs when written so, and takes other rules for alignment, borders and responses, for
+experiments that ask if those matter. `SIConv2d` is the layer for every other purpose: this one is several times slower.
 """
 
 import math
@@ -18,6 +18,8 @@ from ..ops.resampling import linear_map
 
 ALIGNMENTS = ("exact", "up", "down")
 BORDERS = ("absent", "zeros", "clamp")
+NORMALISED = ("none", "map", "level")
+VARIANCE_EPSILON = 1e-5
 
 
 class AxisMatrices(NamedTuple):
@@ -31,7 +33,8 @@ class AxisMatrices(NamedTuple):
 class DirectSIConv2d(nn.Conv2d):
     """The scale-invariant layer, every level rescaled and convolved whole; autograd does the rest.
 
-    The matrices of an image size are kept. The defaults of `align` and `border` are the rules of `SIConv2d`.
+    The matrices of an image size are kept. The defaults of `align`, `border` and `normalise` are the rules of
+    `SIConv2d`.
 
     Args:
         in_channels, out_channels, kernel_size, convolution: as of `Conv2d`.
@@ -42,6 +45,9 @@ class DirectSIConv2d(nn.Conv2d):
             github.com/akanazawa/si-convnet).
         border: what a level gives where it does not reach. 'absent' takes no part in the maximum, as in that code;
             'zeros' is 0, which footnote 2 of the paper may mean; 'clamp' repeats the edge of its responses.
+        normalise: responses of a level, before the bias is added and they are aligned: 'none'; 'map' brings each map of
+            each image to mean 0 and variance 1; 'level' does so with all maps of a level at once. The caption of Figure
+            1 of the paper says that responses are normalised, and not how; these are the two ways of Caffe's MVN layer.
 
     Example:
         >>> DirectSIConv2d(3, 8, 3, padding=1, scales=(0.5, 1, 2))(torch.rand(2, 3, 12, 9)).shape
@@ -57,22 +63,34 @@ class DirectSIConv2d(nn.Conv2d):
         scales: Iterable[float] = DEFAULT_SCALES,
         align: str = "exact",
         border: str = "absent",
+        normalise: str = "none",
         **convolution: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, **convolution)
         check_choice("align", align, ALIGNMENTS)
         check_choice("border", border, BORDERS)
-        self.scales, self.align, self.border = check_scales(scales), align, border
+        check_choice("normalise", normalise, NORMALISED)
+        self.scales, self.align, self.border, self.normalise = check_scales(scales), align, border, normalise
         self._made: dict[tuple[object, ...], list[tuple[AxisMatrices, AxisMatrices]]] = {}
 
     def forward(self, input: Tensor) -> Tensor:
-        result = super().forward(input)
+        result = self._respond(input)
         outside = 0.0 if self.border == "zeros" else -math.inf
         for rows, columns in self._levels(input):
-            response = super().forward(rows.sample @ input @ columns.sample.mT)  # (N, M, h', w')
+            response = self._respond(rows.sample @ input @ columns.sample.mT)  # (N, M, h', w')
             aligned = rows.align @ response @ columns.align.mT  # (N, M, H0, W0)
             result = torch.maximum(result, aligned.where(rows.reached.unsqueeze(1) & columns.reached, outside))
         return result
+
+    def _respond(self, level: Tensor) -> Tensor:
+        """The responses to a level, normalised."""
+        if self.normalise == "none":
+            return super().forward(level)
+        response = self._conv_forward(level, self.weight, None)
+        over = (2, 3) if self.normalise == "map" else (1, 2, 3)
+        variance, mean = torch.var_mean(response, over, correction=0, keepdim=True)
+        normal: Tensor = (response - mean) * (variance + VARIANCE_EPSILON).rsqrt()
+        return normal if self.bias is None else normal + self.bias.view(-1, 1, 1)
 
     def _levels(self, input: Tensor) -> list[tuple[AxisMatrices, AxisMatrices]]:
         """The matrices of rows and columns of each level but scale 1."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..nn import ScaleInvariant, SIConv2d, convert
 from ..nn.convert import count_of_share, why_no_gain
-from .cnn import MAPS, CroppedSIConv2d, DeepScaleCNN, ScaleCNN
+from .cnn import MAPS, STIR_MAPS, CroppedSIConv2d, DeepScaleCNN, GlobalMaxCNN, ScaleCNN
 from .controls import add_branches, dilate
 from .convnet import PAPER, ConvNet, MultiStageConvNet, Shape, TiledConv2d
 from .direct import DirectSIConv2d
@@ -32,6 +32,7 @@ DEFAULTS = {CLASSIFICATION: "resnet18", SEGMENTATION: "unet"}  # for images of y
 FACTORY_CHANNELS = 3  # that a network of someone else expects
 SMALL = 64  # pixels of a side up to which ResNet-18 gets the small first layer
 UNET_MAPS = (16, 32)  # at full and at half size
+RULES = {"align": "exact", "border": "absent", "normalise": "none"}  # of `SIConv2d`
 STAGES, STAGE_BLOCKS = (48, 96, 192), (1, 1, 1)  # maps and blocks of the networks of three stages
 
 
@@ -93,6 +94,10 @@ def _deep_cnn(images: Images, options: Options) -> nn.Module:
     return DeepScaleCNN(maps, dropout=dropout, classes=images.classes, channels=images.channels)
 
 
+def _stir_cnn(images: Images, options: Options) -> nn.Module:
+    return GlobalMaxCNN(options["maps"] or STIR_MAPS, classes=images.classes, channels=images.channels)
+
+
 def _resnet18(images: Images, _: Options) -> nn.Module:
     small = images.size is not None and max(images.size) <= SMALL
     return make_resnet18(images.channels, images.classes, small=small)
@@ -109,14 +114,15 @@ def _staged(block: Block, *, aspp: bool = False) -> Network:
 
 
 NETWORKS: dict[str, Network] = {
-    "convnet": Network(_with_shape(ConvNet)),
-    "hierarchical": Network(_with_shape(HierarchicalConvNet, "scales")),
-    "tiled": Network(_with_shape(partial(ConvNet, TiledConv2d))),
+    "convnet": Network(_with_shape(ConvNet, "pooling")),
+    "hierarchical": Network(_with_shape(HierarchicalConvNet, "scales", "laplacian")),
+    "tiled": Network(_with_shape(partial(ConvNet, TiledConv2d), "pooling")),
     "multi_stage": Network(_with_shape(MultiStageConvNet)),
-    "multi_column": Network(_with_shape(MultiColumnConvNet, "scales")),
+    "multi_column": Network(_with_shape(MultiColumnConvNet, "scales", "independent")),
     "cnn": Network(_cnn, stages=3),
     "cropped_cnn": Network(_cropped, stages=3),
     "deep_cnn": Network(_deep_cnn, stages=3),
+    "stir_cnn": Network(_stir_cnn),
     "fcn": Network(_with_shape(FullyConvolutional), SEGMENTATION),
     "resnet18": Network(_resnet18, stages=0),
     "unet": Network(_with_shape(UNet), SEGMENTATION),
@@ -184,12 +190,12 @@ def _converted(network: nn.Module, name: str, images: Images, options: Options) 
     if options["last"]:  # counted by the size of the maps, as `convert` does with an image
         choice |= {"last": options["last"], "images": torch.zeros(1, images.channels, *(images.size or (SMALL, SMALL)))}
     network = convert(network, **choice, scales=by_name, antialias=options["antialias"])
-    rules = {"align": options["align"], "border": options["border"]}
-    return network if rules == {"align": "exact", "border": "absent"} else _with_rules(network, rules)
+    rules = {name: options[name] for name in RULES}
+    return network if rules == RULES else _with_rules(network, rules)
 
 
 def _with_rules(network: nn.Module, rules: Mapping[str, Any]) -> nn.Module:
-    """The converted network with layers that align their levels, or treat borders, by other rules."""
+    """The converted network with layers that align or normalise their levels, or treat borders, by other rules."""
     for name, layer in list(network.named_modules()):
         if isinstance(layer, SIConv2d):
             named = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "scales")
@@ -251,16 +257,20 @@ class Classifier(nn.Module):
 
     Args:
         network: takes images whose mean is 0; may return a mapping with `out`, as torchvision's for segmentation do.
-        mean, std: of each channel over the training images.
+        mean: of each channel over the training images; or their mean image (C, H, W), for images of that size.
+        std: of each channel.
         classes: names.
     """
 
-    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float], classes: Sequence[str]) -> None:
+    def __init__(
+        self, network: nn.Module, mean: Sequence[float] | Tensor, std: Sequence[float], classes: Sequence[str]
+    ) -> None:
         super().__init__()
         self.network, self.classes = network, tuple(classes)
         self.mean: Tensor
         self.std: Tensor
-        self.register_buffer("mean", torch.tensor(mean).reshape(1, -1, 1, 1))
+        means = mean if isinstance(mean, Tensor) else torch.tensor(mean).reshape(-1, 1, 1)
+        self.register_buffer("mean", means.unsqueeze(0))
         self.register_buffer("std", torch.tensor(std).reshape(1, -1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
