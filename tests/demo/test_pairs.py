@@ -1,5 +1,6 @@
 """The networks that come with the package: of the settings in the code, small, unseen digits, and as the page says."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_the_page_quotes_the_accuracy_on_photographs():
         series, title = record.series["accuracy by scale"], {"plain": "ResNet", "late": "SI-ResNet"}[record.model]
         assert f"| {title} | {' | '.join(f'{right:.1f}' for right in series.y)} |" in PAGE
         assert f" | {' | '.join(f'{scale:g}' for scale in series.x)} |" in PAGE
+
+
+def test_the_page_quotes_the_times_of_its_answers():
+    record = json.loads((ROOT / "results" / "bench" / "demo-cpu.json").read_text())
+    assert f"asks {record['repeats']} times" in PAGE
+    for row in record["rows"]:
+        times = " | ".join(f"{row[key]:.0f}" for key in ("median_ms", "p95_ms", "cpu_ms"))
+        assert f"| {row['name']} | {times} |" in PAGE
 
 
 @pytest.mark.parametrize("name", ["digits", "scenes"])
