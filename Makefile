@@ -4,6 +4,8 @@ READY := .venv/ready
 STAMP := .venv/installed
 TESTABLE := .venv/testable
 ZOO := .venv/zoo
+BROWSER := build/node_modules/ready
+READERS := axe-core@4.14.1 html-validate@10.17.0
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: install test test-zoo test-browser test-matrix fuzz faults notebooks docs reproduce audit release
@@ -30,7 +32,14 @@ $(ZOO): $(TESTABLE)
 	$(BIN)/python $(PIP) -e '.[zoo]'
 	touch $@
 
-test: $(ZOO)
+# What reads the page of the demo in its tests. Without npm or its registry these tests are skipped, and say so.
+$(BROWSER): Makefile
+	@mkdir -p build
+	@if ! command -v npm > /dev/null; then echo "no npm: axe-core and html-validate do not read the page of the demo"; \
+	elif npm install --silent --no-save --prefix build $(READERS); then touch $@; \
+	else echo "npm cannot install $(READERS): they do not read the page of the demo"; fi
+
+test: $(ZOO) $(BROWSER)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -41,12 +50,11 @@ NETWORKS ?= *
 test-zoo: $(ZOO)
 	PYTHONPATH=tests $(BIN)/python -m zoo --networks '$(NETWORKS)'
 
-# Installs nothing, but says what is missing.
-test-browser:
+# Installs no Chromium, but says if it is missing.
+test-browser: $(BROWSER)
 	@test -e $(BIN)/pytest || { echo "no $(BIN)/pytest: make install"; exit 1; }
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 		{ echo "no Chromium: apt-get install chromium, or your system's way"; exit 1; }
-	@test -e build/node_modules/axe-core || echo "no axe-core: npm install --prefix build axe-core"
 	$(BIN)/pytest -m browser -rs tests/demo
 
 # Other versions of torch and Python, where the registry has small builds of them; says what it could not get.

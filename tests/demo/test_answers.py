@@ -1,32 +1,57 @@
-"""What the page shows of digits and scenes is what the networks compute."""
+"""What the page shows of digits, photographs and scenes is what the networks compute."""
 
 import numpy as np
 import pytest
 import torch
 
 from scaleconv.data import make_scaled
+from scaleconv.data.rescale import rescale
 from scaleconv.demo import answers, rendering
 
 
 @torch.no_grad()
-def probabilities(network, pair, digit, scale):
-    image = make_scaled(digit[None], scale, pair.size, truncate="allow")
-    logits = network(image)[0].double().numpy()
+def probabilities(network, pair, image, scale):
+    """Of an image as the network was trained on it: a digit on black; a photograph with its edge repeated."""
+    if image.dim() == 2:
+        shown = make_scaled(image[None], scale, pair.size, truncate="allow")
+    else:
+        shown = rescale(image[None] / 255, scale * 32 / 96, 32, antialias=True, border="edge")
+    logits = network(shown)[0].double().numpy()
     return np.exp(logits) / np.exp(logits).sum()
 
 
+@pytest.mark.parametrize("of", ["digits", "photographs"])
 @pytest.mark.parametrize("name", ["plain", "invariant"])
-def test_label_confidence_and_curve_are_those_of_the_network(pairs, name):
-    pair, digit = pairs["digits"], pairs["digits"].digits[1]
-    network = getattr(pair, name)
-    verdict, curve = answers.classify(pair, digit, 3, 0.7)[name], answers.curve(pair, digit, 3)
-    expected = probabilities(network, pair, digit, 0.7)
-    assert answers.classify(pair, digit, 3, 0.7)["truth"] == 3
-    assert verdict == {"label": expected.argmax(), "confidence": pytest.approx(expected.max(), rel=1e-4)}
-    assert (curve["class"], curve["known"], len(curve["scales"])) == (3, True, 18)
+def test_label_confidence_and_curve_are_those_of_the_network(pairs, of, name):
+    pair, image = pairs[of], pairs[of].images[1]
+    network, classes = getattr(pair, name), getattr(pair, name).classes
+    verdict, curve = answers.classify(pair, image, 2, 0.7)[name], answers.curve(pair, image, 2)
+    expected = probabilities(network, pair, image, 0.7)
+    assert answers.classify(pair, image, 2, 0.7)["truth"] == classes[2]
+    assert verdict == {"label": classes[expected.argmax()], "confidence": pytest.approx(expected.max(), rel=1e-3)}
+    assert (curve["class"], curve["known"], len(curve["scales"])) == (classes[2], True, 18)
     for scale, chance, label in zip(curve["scales"], curve[name]["chances"], curve[name]["labels"], strict=True):
-        expected = probabilities(network, pair, digit, scale)
-        assert (chance, label) == (pytest.approx(expected[3], abs=1e-5), expected.argmax())
+        expected = probabilities(network, pair, image, scale)
+        assert (chance, label) == (pytest.approx(expected[2], abs=1e-4), classes[expected.argmax()])
+
+
+def test_a_photograph_fills_its_canvas_at_scale_1_and_repeats_its_edge_when_it_shrinks(pairs, decode):
+    image = torch.zeros(3, 96, 96, dtype=torch.uint8)
+    image[0, :, 48:] = 255  # red on the right
+    whole, half = (decode(answers.classify(pairs["photographs"], image, None, s)["image"]) for s in (1.0, 0.5))
+    for shown in (whole, half):
+        assert shown.shape == (32, 32, 3)
+        assert (shown[:, :15] == 0).all()
+        assert (shown[:, 17:] == [255, 0, 0]).all()
+
+
+def test_the_converted_layers_of_a_resnet_are_shown(pairs):
+    pair = pairs["photographs"]
+    found = answers.classify(pair, pair.images[0], 0, 1.0)["layers"]
+    assert [layer["name"] for layer in found] == ["2.0.conv2", "2.1.conv1", "2.1.conv2"]
+    for layer in found:
+        assert [entry["name"] for entry in layer["legend"]] == ["×0.5", "×0.71", "×1"]
+        assert sum(entry["share"] for entry in layer["legend"]) == pytest.approx(1)
 
 
 def test_a_layer_shows_its_winners_and_the_responses_of_its_strongest_channel(pairs, decode):
@@ -53,12 +78,12 @@ def test_a_layer_shows_its_winners_and_the_responses_of_its_strongest_channel(pa
 
 def test_the_curve_of_a_drawing_is_that_of_its_prediction_at_scale_1(pairs):
     pair = pairs["digits"]
-    for digit in pair.digits:
+    for digit in pair.images:
         labels = [probabilities(pair.invariant, pair, digit, scale).argmax() for scale in (0.3, 1.0, 2.0)]
         if labels[1] not in (labels[0], labels[2]):
             break
     found = answers.curve(pair, digit, None)
-    assert (found["class"], found["known"]) == (labels[1], False)
+    assert (found["class"], found["known"]) == (str(labels[1]), False)
 
 
 @pytest.mark.parametrize(("top", "height", "width"), [(0, 4, 2), (10, 6, 12), (0, 28, 28)])
@@ -92,13 +117,15 @@ def test_a_scene_is_labelled_as_the_networks_label_it(pairs, decode):
         assert found[name]["right"] == pytest.approx((truth == shown)[truth != 10].mean())
 
 
-def test_three_test_digits_of_every_class_are_offered(pairs, decode):
-    pair = pairs["digits"]
-    found = answers.offer(pair, 3)
-    assert [entry["label"] for entry in found] == [label for label in range(10) for _ in range(3)]
-    for entry in found:
-        assert entry["label"] == pair.labels[entry["index"]]
-        assert np.array_equal(decode(entry["image"])[..., 0], pair.digits[entry["index"]].numpy())
+def test_so_many_images_of_every_class_are_offered(pairs, decode):
+    for name, each, classes in (("digits", 3, "0123456789"), ("photographs", 2, ("airplane", "cat", "ship"))):
+        pair = pairs[name]
+        found = answers.offer(pair, each)
+        assert [entry["label"] for entry in found] == [label for label in classes for _ in range(each)]
+        for entry in found:
+            assert entry["label"] == classes[pair.labels[entry["index"]]]
+            shown, image = decode(entry["image"]), pair.images[entry["index"]]
+            assert np.array_equal(shown.transpose(2, 0, 1), image.expand(3, *image.shape[-2:]).numpy())
 
 
 def test_winners_are_black_where_the_response_is_below_the_median(decode):
@@ -120,13 +147,14 @@ def test_zero_is_white_and_the_responses_of_all_levels_share_their_colours(decod
     assert (shown[1]["peak"], shown[1]["image"]) == (4.0, None)
 
 
-def test_the_page_opens_with_the_digit_on_which_the_invariant_network_is_ahead_by_most(pairs):
-    pair = pairs["digits"]
+@pytest.mark.parametrize("name", ["digits", "photographs"])
+def test_the_page_opens_with_the_image_on_which_the_invariant_network_is_ahead_by_most(pairs, name):
+    pair = pairs[name]
     offered = answers.offer(pair, 2)
     ahead = {
         entry["index"]: np.subtract(
             *(
-                probabilities(network, pair, pair.digits[entry["index"]], answers.START)[entry["label"]]
+                probabilities(network, pair, pair.images[entry["index"]], answers.START)[pair.labels[entry["index"]]]
                 for network in (pair.invariant, pair.plain)
             )
         )

@@ -1,8 +1,9 @@
 """The page in a real browser: draw, slide, upload, read; with the keyboard, on a phone, and for everyone (axe-core).
 
-`make test-browser` says what to install.
+`make test` and `make test-browser` install axe-core and html-validate where there is npm; Chromium must be there.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,9 +16,18 @@ from PIL import Image
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[2]
-AXE = ROOT / "build" / "node_modules" / "axe-core" / "axe.min.js"
+MODULES = ROOT / "build" / "node_modules"
+AXE, VALIDATE = MODULES / "axe-core" / "axe.min.js", MODULES / ".bin" / "html-validate"
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
+REFERENCES = ["for", "aria-controls", "aria-labelledby", "aria-describedby"]  # attributes that name elements
+RULES = {"extends": ["html-validate:recommended"], "rules": {"aria-label-misuse": ["error", {"allowAnyNamable": True}]}}
+TABS = {  # and what has come when a tab is complete
+    "digit": "#digit-layers .level",
+    "filter": "#filter-levels .level",
+    "scene": "#scene-layers img",
+    "photo": "#photo-layers .level",
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +79,11 @@ def until(page, expression, given=None):
     pytest.fail(f"never true: {expression}")
 
 
+def open_tab(page, tab):
+    page.click(f"#tab-{tab}")
+    page.wait_for_selector(TABS[tab])
+
+
 def names(page, label):
     """Wait until the SI-ConvNet names this digit."""
     until(page, "label => document.querySelector('#digit-invariant .label').textContent === label", label)
@@ -80,10 +95,12 @@ def answered(page, path):
 
 
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_the_first_screen_holds_the_slider_the_curve_and_both_answers(page, size):
+@pytest.mark.parametrize("tab", ["digit", "photo"])
+def test_the_first_screen_holds_the_slider_the_curve_and_both_answers(page, tab, size):
     page.set_viewport_size(size)
-    for part in ("digit-scale", "digit-play", "digit-curve", "digit-image", "digit-plain", "digit-invariant"):
-        box = page.locator(f"#{part}").bounding_box()
+    open_tab(page, tab)
+    for part in ("scale", "play", "curve", "image", "plain", "invariant"):
+        box = page.locator(f"#{tab}-{part}").bounding_box()
         assert min(box["width"], box["height"]) > 20, part
         assert box["x"] >= 0 <= box["y"], part
         assert box["x"] + box["width"] <= size["width"], part
@@ -94,7 +111,7 @@ def test_the_page_opens_where_the_networks_disagree_and_the_invariant_one_is_rig
     shown = page.locator("#digit-picker button[aria-checked=true]").get_attribute("aria-label")
     plain, invariant = (page.text_content(f"#digit-{name} .label") for name in ("plain", "invariant"))
     assert plain != invariant == shown.removeprefix("a ")
-    assert page.text_content("#digit-plain .verdict-word") == f"wrong: it is a {invariant}"
+    assert page.text_content("#digit-plain .verdict-word") == f"wrong: the label is {invariant}"
     assert page.text_content("#digit-invariant .verdict-word") == "right"
 
 
@@ -105,7 +122,7 @@ def test_the_curve_is_dragged(page):
     page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"], steps=3)
     middle = float(page.input_value("#digit-scale"))
     assert 1.0 < middle < 1.3
-    with answered(page, "/api/digit"):
+    with answered(page, "/api/classify"):
         page.mouse.move(box["x"] + box["width"] + 50, box["y"], steps=3)
     page.mouse.up()
     assert page.input_value("#digit-scale") == page.text_content("#digit-scale-shown").removesuffix(".00") == "2"
@@ -135,7 +152,7 @@ def test_a_picked_digit_is_named_and_the_slider_changes_its_size(page):
     place = page.get_attribute("#digit-here", "x1")
     before = page.get_attribute("#digit-image", "src")
     page.focus("#digit-scale")
-    with answered(page, "/api/digit"):
+    with answered(page, "/api/classify"):
         page.keyboard.press("End")
     assert page.text_content("#digit-scale-shown") == "2.00"
     assert float(page.get_attribute("#digit-here", "x1")) > float(place)
@@ -249,20 +266,70 @@ def test_a_scene_follows_its_sliders(page):
     assert "of the pixels of digits are right" in page.text_content("#scene-invariant-right")
 
 
-@pytest.mark.parametrize(
-    ("tab", "shown"),
-    [("digit", "#digit-layers .level"), ("filter", "#filter-levels .level"), ("scene", "#scene-layers img")],
-)
-def test_a_tab_fits_a_phone_and_axe_finds_no_violation(page, tab, shown):
-    page.click(f"#tab-{tab}")
-    page.wait_for_selector(shown)
+def test_a_photograph_is_chosen_or_dropped_and_both_networks_name_it_at_every_scale(page, tmp_path):
+    open_tab(page, "photo")
+    assert page.locator("#photo-picker button").count() == 4
+    page.click("#photo-picker button[aria-label='a ship']")
+    caption = "words => document.getElementById('photo-curve-caption').textContent.includes(words)"
+    until(page, caption, "Probability of ship (the picture's label)")
+    Image.radial_gradient("L").convert("RGB").resize((300, 200)).save(tmp_path / "photo.png")
+    before = page.get_attribute("#photo-image", "src")
+    page.set_input_files("#photo-file", tmp_path / "photo.png")
+    until(page, "before => document.getElementById('photo-image').src !== before", before)
+    until(page, caption, "what the SI-ResNet names at scale 1")
+    assert page.locator("#photo-picker button[aria-checked=true]").count() == 0
+    with answered(page, "/api/classify"):
+        page.fill("#photo-scale", "0.5")
+    assert page.locator("#photo-layers .layer").count() == 4
+    page.evaluate("""
+        const file = new File(["no picture"], "bad.png"), data = new DataTransfer();
+        data.items.add(file);
+        document.getElementById("photo").dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
+    """)
+    until(page, "document.querySelector('#photo .error').textContent.includes('must be a picture')")
+    page.click("#photo-picker button[aria-label='a truck']")
+    page.wait_for_selector("#photo .error", state="hidden")
+
+
+def test_a_sweep_ends_when_another_tab_is_opened(page):
+    open_tab(page, "photo")
+    page.click("#photo-play")
+    page.click("#tab-digit")
+    scale = page.input_value("#photo-scale")
+    page.wait_for_timeout(500)
+    assert page.input_value("#photo-scale") == scale
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_a_tab_fits_a_phone_and_axe_finds_no_violation(page, tab):
+    open_tab(page, tab)
     page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     page.set_viewport_size(DESKTOP)
     if not AXE.exists():
-        pytest.skip("no axe-core: npm install --prefix build axe-core")
+        pytest.skip("no axe-core: make test-browser installs it where there is npm")
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.evaluate(AXE.read_text())
         found = page.evaluate("axe.run()")["violations"]
         assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
+
+
+def test_the_html_is_valid(page, tmp_path):
+    if not VALIDATE.exists():
+        pytest.skip("no html-validate: make test-browser installs it where there is npm")
+    file = tmp_path / "index.html"
+    file.write_text(page.request.get(page.url).text())
+    (tmp_path / ".htmlvalidate.json").write_text(json.dumps(RULES))
+    found = subprocess.run([VALIDATE, file], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_the_links_of_the_page_lead_somewhere(page):
+    links = page.eval_on_selector_all("[href], [src]", "all => all.map((each) => each.href || each.src)")
+    assert {f"{page.url}{name}" for name in ("demo.css", "demo.js", "icon.svg")} <= set(links)
+    assert [link for link in links if not link.startswith("data:") and not page.request.get(link).ok] == []
+    named = "(all, names) => all.flatMap((each) => names.flatMap((name) => each.getAttribute(name)?.split(' ') ?? []))"
+    ids = page.eval_on_selector_all("*", named, REFERENCES)
+    assert {"digit", "photo-scale", "photo-curve-caption"} <= set(ids)
+    assert [each for each in ids if page.locator(f"[id='{each}']").count() != 1] == []

@@ -1,18 +1,29 @@
 """The networks that come with the package: of the settings in the code, small, unseen digits, and as the page says."""
 
-import re
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from scaleconv import convert
 from scaleconv.data import embedded_digits
 from scaleconv.demo import pairs as demo
 from scaleconv.experiments import plan_runs, read_records
-from scaleconv.experiments.checkpoint import load_checkpoint
+from scaleconv.experiments.checkpoint import load_checkpoint, load_run, write_checkpoint
+from scaleconv.experiments.compare import Plan
+from scaleconv.experiments.items import read_toml
+from scaleconv.experiments.settings import read
 from scaleconv.experiments.sources import Sources, divide
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "demo.md").read_text()
+
+
+def photograph_weights(method):
+    return demo.SHIPPED / "photographs" / "weights" / f"{method}-fold0-seed0.safetensors"
+
+
 RUNS = [(name, run) for name, experiment in demo.experiments().items() for run in plan_runs(experiment)]
 
 
@@ -21,6 +32,48 @@ def test_shipped_weights_are_small_and_of_the_settings_in_the_code(name, run):
     path = run.weights(demo.SHIPPED / name)
     assert path.stat().st_size < 10**6
     assert load_checkpoint(path).run == run.identity()
+
+
+@pytest.mark.parametrize("method", ["plain", "late"])
+def test_the_networks_for_photographs_are_small_and_those_of_the_plan(method):
+    plan, path = ROOT / "examples" / "plans" / "demo.toml", photograph_weights(method)
+    network, training = read(Plan, read_toml(plan), plan.name).settings(plan.name)[method]
+    settings = load_run(path)[1]
+    assert path.stat().st_size < 0.51e6
+    assert (settings.network, settings.training) == (network, training)
+
+
+def test_the_invariant_network_for_photographs_is_what_convert_makes_of_the_plain_one():
+    pair = demo.load_pairs()["photographs"]
+    (expected, _), images = load_run(photograph_weights("plain")), torch.rand(1, 3, 32, 32)
+    expected.network = convert(expected.network)
+    expected.load_state_dict(pair.invariant.state_dict())
+    assert torch.equal(pair.invariant(images), expected(images))
+    assert not torch.equal(pair.plain(images), expected(images))
+
+
+def test_networks_that_do_not_know_the_drawings_are_refused(tmp_path):
+    for method in ("plain", "late"):
+        found = load_checkpoint(photograph_weights(method))
+        found.run["config"]["data"]["classes"] = list("abcdefghij")
+        write_checkpoint(tmp_path / f"weights/{method}-fold0-seed0.safetensors", found)
+    with pytest.raises(ValueError, match=r"`networks` must .* that know airplane, automobile, ship, truck, got a, b"):
+        demo.load_photographs(tmp_path)
+
+
+def test_the_page_quotes_the_accuracy_on_photographs():
+    for record in read_records(demo.SHIPPED / "photographs"):
+        series, title = record.series["accuracy by scale"], {"plain": "ResNet", "late": "SI-ResNet"}[record.model]
+        assert f"| {title} | {' | '.join(f'{right:.1f}' for right in series.y)} |" in PAGE
+        assert f" | {' | '.join(f'{scale:g}' for scale in series.x)} |" in PAGE
+
+
+def test_the_page_quotes_the_times_of_its_answers():
+    record = json.loads((ROOT / "results" / "bench" / "demo-cpu.json").read_text())
+    assert f"asks {record['repeats']} times" in PAGE
+    for row in record["rows"]:
+        times = " | ".join(f"{row[key]:.0f}" for key in ("median_ms", "p95_ms", "cpu_ms"))
+        assert f"| {row['name']} | {times} |" in PAGE
 
 
 @pytest.mark.parametrize("name", ["digits", "scenes"])
@@ -33,7 +86,7 @@ def test_the_page_quotes_the_records(name):
         assert f" | {' | '.join(f'{scale:g}' for scale in series.x)} |" in PAGE
         trained = record.config["data"]["scales"].partition(":")[2].replace(",", " to ")
         assert f"| trained at scales {trained} |" in PAGE
-    assert re.search(r"less than (0\.\d) MB each", PAGE)[1] == "0.3"
+    assert "at most 0.5 MB each" in PAGE
 
 
 def test_the_digits_on_the_page_took_no_part_in_training():
@@ -41,7 +94,7 @@ def test_the_digits_on_the_page_took_no_part_in_training():
     digits = embedded_digits()
     for name, experiment in demo.experiments().items():
         trained = divide(digits.labels, experiment.settings.data, experiment.folds[0]).train
-        shown = {image.numpy().tobytes() for image in pairs[name].digits}
+        shown = {image.numpy().tobytes() for image in pairs[name].images}
         assert shown.isdisjoint(image.numpy().tobytes() for image in digits.images[trained])
 
 
@@ -60,7 +113,8 @@ def test_training_leaves_what_the_page_loads(tmp_path, monkeypatch):
     records = demo.train_pairs(tmp_path)
     assert [record.model for record in records] == ["convnet", "si_convnet", "fcn", "si_fcn"]
     pairs = demo.load_pairs(tmp_path)
-    assert {name: (pair.size, len(pair.digits)) for name, pair in pairs.items()} == {
+    assert {name: (pair.size, len(pair.images)) for name, pair in pairs.items()} == {
         "digits": (36, 100),
         "scenes": (36, 100),
+        "photographs": (32, 4),  # of the package, where the folder has none
     }

@@ -2,6 +2,7 @@
 
 import base64
 import http.client
+import io
 import json
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from PIL import Image
 
 from helpers.command import refused
 from scaleconv.demo import answers, routes, server
@@ -25,6 +27,7 @@ STATIC = Path(server.__file__).parent / "static"
 IMAGE = {"height": 16, "width": 16, "pixels": 340 * "A" + "AA==", "by": "scale"}
 MAPS = {"ConvNet": (3, 4), "SI-ConvNet": (3, 4), "FCN": (3, 4, 4, 4), "SI-FCN": (3, 4, 4, 4)}
 LAYERS = {f"{name}.conv{number}": count for name, counts in MAPS.items() for number, count in enumerate(counts, 1)}
+DIGIT = {"pair": "digits", "index": 0}
 SCENE = {"seed": 0, "digits": 1, "low": 0.5, "high": 1.5}
 
 
@@ -56,8 +59,15 @@ def ask(page, path, body=None, method="POST", **headers):
     return reply.status, found["error"] if reply.status == 400 and isinstance(found, dict) else found
 
 
+def saved(image):
+    """As the bytes of a PNG."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
 def test_the_page_is_served_with_its_policy_and_names_nothing_elsewhere(page):
-    for path, name in {"": "index.html", "demo.css": "demo.css", "demo.js": "demo.js", "icon.svg": "icon.svg"}.items():
+    for path, name in {"": "index.html", **{each.name: each.name for each in STATIC.iterdir()}}.items():
         with urlopen(page.address + path) as reply:
             text = reply.read()
             assert reply.headers["Content-Security-Policy"] == "default-src 'self'; img-src 'self' data:"
@@ -76,11 +86,16 @@ def test_a_network_has_the_colour_of_its_method_in_the_figures():
 def test_every_route_answers(page):
     offer = ask(page, "/api/offer", {})[1]
     assert {layer["name"]: len(layer["filters"]) for layer in offer["layers"]} == LAYERS
-    assert (len(offer["digits"]), offer["trained"]["digits"]) == (30, "0.8 to 1.25")
-    digit, image = offer["digits"][7], {**offer["examples"][0], "by": "scale"}
-    assert ask(page, "/api/curve", {"index": digit["index"]})[1]["class"] == digit["label"]
-    drawing = base64.b64encode(bytes([255]).ljust(784, b"\0")).decode()
-    assert ask(page, "/api/digit", {"drawing": drawing, "scale": 1})[0] == 200
+    assert {name: len(each) for name, each in offer["offered"].items()} == {"digits": 30, "photographs": 3}
+    assert offer["trained"]["digits"] == "0.8 to 1.25"
+    for name, size in (("digits", 784), ("photographs", 3 * 96 * 96)):
+        offered = offer["offered"][name][2]
+        assert ask(page, "/api/curve", {"pair": name, "index": offered["index"]})[1]["class"] == offered["label"]
+        own = base64.b64encode(bytes([255]).ljust(size, b"\0")).decode()
+        assert ask(page, "/api/classify", {"pair": name, "pixels": own, "scale": 1})[1]["truth"] is None
+    photograph = ask(page, "/api/photograph", saved(Image.new("RGB", (64, 48), "red")))[1]
+    assert ask(page, "/api/curve", {"pair": "photographs", "pixels": photograph["pixels"]})[1]["known"] is False
+    image = {**offer["examples"][0], "by": "scale"}
     found = ask(page, "/api/filter", {**image, "layer": "SI-FCN.conv2", "filter": 3, "by": "rotation"})[1]
     assert (found["channels"], len(found["levels"])) == (3, 12)
     assert len(ask(page, "/api/filter", {**image, "patch": 108 * "A"})[1]["levels"]) == 7
@@ -89,12 +104,14 @@ def test_every_route_answers(page):
 
 ODD = (float("nan"), float("inf"), -float("inf"), 200 * "x")
 HOSTILE = [  # route, its other fields, a field, what that must be: values that it is not
-    ("digit", {"index": 0}, "scale", "a number from 0.3 to 2.0", (*ODD, 2.01, 0.29, 10**400, None, "1", True, [1], {})),
-    ("curve", {}, "index", "a whole number from 0 to 199", (None, -1, 200, 1.0, 10**400, False, "0")),
+    ("classify", DIGIT, "scale", "a number from 0.3 to 2.0", (*ODD, 2.01, 0.29, 10**400, None, "1", True, [1], {})),
+    ("curve", {"pair": "digits"}, "index", "a whole number from 0 to 199", (None, -1, 200, 1.0, 10**400, False, "0")),
+    ("curve", DIGIT, "pair", "one of digits, photographs", ("scenes", None, 0)),
+    ("curve", {"pair": "photographs"}, "pixels", "3×96×96 bytes in base64", ("", 1048 * "A")),
     (
         "curve",
-        {},
-        "drawing",
+        {"pair": "digits"},
+        "pixels",
         "28×28 bytes in base64",
         (None, "", "AAAA", 5, 8 * "é", "!" + 1046 * "A" + "==", 1048 * "A"),
     ),
@@ -128,7 +145,7 @@ def test_a_body_that_is_no_json_object_is_refused(page, body):
     assert ask(page, "/api/curve", body) == (400, f"the request must be a JSON object, got {body[:80]}")
 
 
-REFUSED = ["404 GET /../answers.py", "404 GET /%00", "404 POST /api/no", "405 GET /api/digit", "405 PUT /"]
+REFUSED = ["404 GET /../answers.py", "404 GET /%00", "404 POST /api/no", "405 GET /api/classify", "405 PUT /"]
 
 
 @pytest.mark.parametrize("line", REFUSED)
@@ -154,7 +171,7 @@ def ask_unread(page, path, make_body, **headers):
 
 def test_a_body_beyond_its_limit_is_refused_and_never_held(page):
     before = int(Path("/proc/self/statm").read_text().split()[1])
-    for path, size in (("/api/curve", 2**16), ("/api/picture", 2**23)):
+    for path, size in (("/api/curve", 2**16), ("/api/picture", 2**23), ("/api/photograph", 2**23)):
         assert ask(page, path, bytes(size))[0] == 400
         for body in (lambda: bytes(size + 1), lambda: iter([bytes(size), b"1"])):  # noqa: B023  # in chunks, of no length
             assert ask_unread(page, path, body) == (413, "Content Too Large")
@@ -225,7 +242,7 @@ def test_a_client_that_does_not_read_is_dropped(page, monkeypatch):
 
 def test_an_unforeseen_error_is_one_line(page, monkeypatch):
     monkeypatch.setattr(answers, "curve", lambda *_: 1 / 0)
-    assert ask(page, "/api/curve", {"index": 0}) == (500, "Internal Server Error")
+    assert ask(page, "/api/curve", DIGIT) == (500, "Internal Server Error")
     assert ask(page, "/", method="GET")[0] == 200
 
 

@@ -399,14 +399,14 @@ def demo(
         Path | None, typer.Option(help="Folder that --train has filled. Default: the networks in the package.")
     ] = None,
     train: Annotated[
-        Path | None, typer.Option(help="Train the networks of the page anew into this folder, and end.")
+        Path | None, typer.Option(help="Train the networks for digits and scenes anew into this folder, and end.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="With --train: cpu, cuda, cuda:1, …. Default: cpu.")] = None,
 ) -> None:
     """Show the layer at work on a page in the browser.
 
-    Draw digits, try filters, watch scenes. The page needs no network, and is served to this machine alone unless
-    --host says otherwise.
+    Draw digits, try filters, watch scenes, show it a photograph. The page needs no network, and is served to this
+    machine alone unless --host says otherwise.
     """
     from scaleconv.demo.pairs import SHIPPED, load_pairs, train_pairs
     from scaleconv.demo.server import LOCAL, PageServer

@@ -1,4 +1,4 @@
-"""Computes what the page shows of digits and scenes: from arrays and numbers to pictures and numbers.
+"""Computes what the page shows of digits, photographs and scenes: from arrays and numbers to pictures and numbers.
 
 Every function is pure and returns a dictionary for JSON. `routes` has checked the arguments. `filters` computes the
 second tab.
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data import BACKGROUND, Uniform, make_scaled, make_scenes
+from ..data.rescale import rescale
 from ..inspection import explain
 from ..inspection.explain import LayerView
 from . import rendering
@@ -26,42 +27,56 @@ BOX, CANVAS = 20, 28  # pixels of a digit and of its image in MNIST
 
 
 def offer(pair: Pair, each: int) -> list[Answer]:
-    """The first `each` test digits of every class."""
-    chosen = [int(index) for label in range(10) for index in (pair.labels == label).nonzero()[:each, 0]]
+    """The first `each` images of every class that the page offers of a pair."""
+    chosen = [int(index) for label in pair.labels.unique() for index in (pair.labels == label).nonzero()[:each, 0]]
     return [
-        {"index": index, "label": int(pair.labels[index]), "image": rendering.grey(pair.digits[index] / 255)}
+        {
+            "index": index,
+            "label": pair.plain.classes[int(pair.labels[index])],
+            "image": rendering.picture(pair.images[index] / 255),
+        }
         for index in chosen
     ]
 
 
 @torch.no_grad()
 def find_start(pair: Pair, offered: list[Answer]) -> Answer:
-    """Of the digits offered, the one that the page opens with, and its scale.
+    """Of the images offered, the one that the page opens with, and its scale.
 
     It is the one of which the invariant network is surer than the plain one by most, by the probability of its label.
     """
-    indices, labels = ([entry[name] for entry in offered] for name in ("index", "label"))
-    images = make_scaled(pair.digits[indices], START, pair.size, truncate="allow")
+    indices = [entry["index"] for entry in offered]
+    labels, images = pair.labels[indices], bring_to(pair, pair.images[indices], START)
     invariant, plain = (
         network(images).softmax(1)[range(len(labels)), labels] for network in (pair.invariant, pair.plain)
     )
     return {"index": indices[int((invariant - plain).argmax())], "scale": START}
 
 
-@torch.no_grad()
-def classify(pair: Pair, digit: Tensor, label: int | None, scale: float) -> Answer:
-    """Both networks on a digit (28, 28) uint8 at one scale, and the layers of the invariant one.
+def bring_to(pair: Pair, images: Tensor, scales: Tensor | float) -> Tensor:
+    """Images at scales, as the networks of a pair were trained on them: float32 of the pair's size.
 
-    A drawing has no label.
+    Digits (N, 28, 28) are on a black canvas. Photographs (N, 3, H, H) fill theirs at scale 1, and repeat their edge.
     """
-    image = make_scaled(digit.unsqueeze(0), scale, pair.size, truncate="allow")
-    confidence, named = pair.plain(image)[0].softmax(0).max(0)
-    found = explain(pair.invariant, image)
+    if images.dim() == 3:
+        return make_scaled(images, scales, pair.size, truncate="allow")
+    return rescale(images, pair.size / images.shape[-1] * scales, pair.size, antialias=True, border="edge")
+
+
+@torch.no_grad()
+def classify(pair: Pair, image: Tensor, label: int | None, scale: float) -> Answer:
+    """Both networks on an image, as `bring_to` takes it, at one scale; and the layers of the invariant one.
+
+    An image of the visitor's own has no label.
+    """
+    shown, classes = bring_to(pair, image.unsqueeze(0), scale), pair.plain.classes
+    confidence, named = pair.plain(shown)[0].softmax(0).max(0)
+    found = explain(pair.invariant, shown)
     return {
-        "image": rendering.grey(image[0, 0]),
-        "truth": label,
-        "plain": {"label": int(named), "confidence": float(confidence)},
-        "invariant": {"label": int(found.prediction), "confidence": found.mean_confidence},
+        "image": rendering.picture(shown[0, 0] if len(shown[0]) == 1 else shown[0]),
+        "truth": None if label is None else classes[label],
+        "plain": {"label": classes[int(named)], "confidence": float(confidence)},
+        "invariant": {"label": classes[int(found.prediction)], "confidence": found.mean_confidence},
         "layers": [{**_winners(name, view), **_levels(view)} for name, view in found.layers.items()],
     }
 
@@ -71,7 +86,7 @@ def _winners(name: str, view: LayerView) -> Answer:
     names, colours = [f"×{scale:.2g}" for scale in view.scales], rendering.level_colours(view.scales)
     index = view.winner.gather(0, view.output.argmax(0, keepdim=True))[0]
     return {
-        "name": name.rpartition(".")[2],
+        "name": name.removeprefix("network.").removeprefix("stages."),
         "winners": rendering.winners(index, view.strength, colours),
         "legend": rendering.legend(names, colours, index),
     }
@@ -89,21 +104,27 @@ def _levels(view: LayerView) -> Answer:
 
 
 @torch.no_grad()
-def curve(pair: Pair, digit: Tensor, label: int | None) -> Answer:
+def curve(pair: Pair, image: Tensor, label: int | None) -> Answer:
     """Per scale of `SCALES`, the probability of one class and the predicted class, by both networks.
 
-    The class is the digit's label. A drawing has none: the invariant network's prediction at scale 1 takes its place.
+    The class is the image's label. An image of the visitor's own has none: what the invariant network names at scale 1
+    takes its place.
     """
-    images = make_scaled(digit.expand(len(SCALES), -1, -1), torch.tensor(SCALES), pair.size, truncate="allow")
-    plain, invariant = (network(images).softmax(1) for network in (pair.plain, pair.invariant))
-    shown = int(invariant[SCALES.index(1.0)].argmax()) if label is None else label
+    shown = bring_to(pair, image.expand(len(SCALES), *image.shape), torch.tensor(SCALES))
+    plain, invariant = (network(shown).softmax(1) for network in (pair.plain, pair.invariant))
+    followed = int(invariant[SCALES.index(1.0)].argmax()) if label is None else label
     return {
-        "class": shown,
+        "class": pair.plain.classes[followed],
         "known": label is not None,
         "scales": list(SCALES),
-        "plain": {"chances": plain[:, shown].tolist(), "labels": plain.argmax(1).tolist()},
-        "invariant": {"chances": invariant[:, shown].tolist(), "labels": invariant.argmax(1).tolist()},
+        "plain": _over_scales(plain, followed, pair),
+        "invariant": _over_scales(invariant, followed, pair),
     }
+
+
+def _over_scales(chances: Tensor, followed: int, pair: Pair) -> Answer:
+    labels = [pair.plain.classes[label] for label in chances.argmax(1).tolist()]
+    return {"chances": chances[:, followed].tolist(), "labels": labels}
 
 
 def centre(drawing: Tensor) -> Tensor:
@@ -133,7 +154,7 @@ def centre(drawing: Tensor) -> Tensor:
 @torch.no_grad()
 def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> Answer:
     """A scene of at most so many digits, each at its own scale from `low` to `high`, labelled by both networks."""
-    made = make_scenes(pair.digits, pair.labels, Uniform(low, high), 1, SCENE, digits=digits, pieces=0, seed=seed)
+    made = make_scenes(pair.images, pair.labels, Uniform(low, high), 1, SCENE, digits=digits, pieces=0, seed=seed)
     image, truth = made.images, made.labels
     found = explain(pair.invariant, image)
     shown = [

@@ -3,29 +3,22 @@
 The filter is one of any convolution of a trained network, or a drawn patch; the image is an example or an upload.
 """
 
-import base64
-import io
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import Uniform, make_scenes
-from ..data.decoding import FORMATS, import_pillow, quiet_pillow
 from ..ops import Transform, rotation, scaling, ti_conv2d
 from ..ops.geometry import BILINEAR, canvas_size, plane_sources
 from ..ops.levels import indices, read_plane
 from . import rendering
 from .answers import Answer
 from .pairs import Pair
+from .uploads import SIDE, as_pixels
 
-LEAST, SIDE = 16, 96  # the shortest and the longest side of an image
 PATCH = 9  # side of a drawn filter
-MOST_PIXELS = 2**24  # of a picture, by its header: 50 MB once decoded
-MOST_SCANS = 100  # of a JPEG, each of which takes as long as all of its pixels; a usual one has ten
-SCAN = b"\xff\xda"  # begins one
 FACTORS, DEGREES = [2 ** (k / 3) for k in range(-3, 4)], list(range(0, 360, 30))
 TRANSFORMS: dict[str, dict[str, Transform]] = {
     "scale": {f"×{factor:.2g}": scaling(factor) for factor in FACTORS},
@@ -79,45 +72,9 @@ def examples(pair: Pair) -> list[Answer]:
             dots = dots.maximum((radius + 0.5 - torch.hypot(y - row, x - place)).clamp(0, 1))
     spokes = ((4 * torch.hypot(y, x) / SIDE).clamp(0, 1) * torch.cos(12 * torch.atan2(y, x))).clamp(0, 1)
     spokes = spokes * (torch.hypot(y, x) < SIDE / 2)
-    scene = make_scenes(pair.digits, pair.labels, Uniform(0.5, 2), 1, SIDE, seed=1).images[0, 0]
+    scene = make_scenes(pair.images, pair.labels, Uniform(0.5, 2), 1, SIDE, seed=1).images[0, 0]
     named = {"dots of many sizes": dots, "lines of all directions": spokes, "a scene of digits": scene}
     return [{"name": name, **as_pixels((255 * image).round().byte())} for name, image in named.items()]
-
-
-def read_picture(file: bytes) -> Answer:
-    """An uploaded picture in grey, its longest side at most `SIDE`; of an animation, the first frame.
-
-    The size is read from the header, and a picture of too many pixels is never decoded.
-
-    Raises:
-        ValueError: it is empty, broken, of another format, too large or too narrow.
-    """
-    pillow = import_pillow()
-    from PIL import ImageOps
-
-    try:
-        with quiet_pillow(), pillow.open(io.BytesIO(file), formats=FORMATS) as opened:
-            width, height = opened.size
-            if width * height > MOST_PIXELS:
-                raise ValueError(f"it is {width}×{height}, of more than {MOST_PIXELS // 10**6} megapixels")
-            if opened.format == "JPEG" and (scans := file.count(SCAN)) > MOST_SCANS:
-                raise ValueError(f"it has {scans:,} scans, more than {MOST_SCANS}")
-            opened.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded at a smaller size
-            grey = ImageOps.exif_transpose(opened).convert("L")
-            grey.thumbnail((SIDE, SIDE))
-    except pillow.UnidentifiedImageError:
-        raise ValueError(f"`file` must be a picture, {', '.join(FORMATS[:-1])} or {FORMATS[-1]}") from None
-    except Exception as error:  # a decoder may raise anything on a broken file
-        raise ValueError(f"`file` cannot be read as a picture ({error!s:.80})") from None
-    if min(grey.size) < LEAST:
-        raise ValueError(f"`file` must be at least {LEAST} pixels a side at this size, got {grey.width}×{grey.height}")
-    return as_pixels(torch.from_numpy(np.array(grey)))
-
-
-def as_pixels(image: Tensor) -> Answer:
-    """An image (H, W) uint8 as `/api/filter` takes it, and as a picture."""
-    text = base64.b64encode(image.numpy().tobytes()).decode()
-    return {"pixels": text, "width": image.shape[1], "height": image.shape[0], "image": rendering.grey(image / 255)}
 
 
 @torch.no_grad()

@@ -1,8 +1,9 @@
 """The small networks behind the page: how they are trained, and how they are read.
 
-Two pairs, plain and scale-invariant: for single digits (ConvNet and SI-ConvNet on 48×48, the network of Figure 5a with
-a third of its maps), and for scenes (FCN and SI-FCN). Both are trained near scale 1, so that the slider of the page
-leaves what they know. The digits that the page offers took no part in training.
+Three pairs, plain and scale-invariant: for single digits (ConvNet and SI-ConvNet on 48×48, the network of Figure 5a
+with a third of its maps), for scenes (FCN and SI-FCN), and for photographs (a ResNet, and the same with its late layers
+converted). The first two are trained near scale 1, so that the slider of the page leaves what they know; the digits
+that the page offers took no part in training. `scaleconv compare` trains the third, by examples/plans/demo.toml.
 """
 
 from dataclasses import dataclass
@@ -10,14 +11,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..data import embedded_digits
-from ..experiments import Experiment, Record, load, load_experiment, plan_runs
+from ..experiments import Experiment, Record, Settings, load_experiment, plan_runs
+from ..experiments.checkpoint import load_run
 from ..experiments.display import run_on_terminal
-from ..experiments.settings import DigitData
+from ..experiments.records import run_file, run_name
+from ..experiments.settings import DigitData, FolderData
 from ..experiments.sources import divide
 from ..models import Classifier
+from .drawn_examples import draw_examples
 
 SHIPPED = Path(str(resources.files(__package__))) / "trained"
 SCALES = [2 ** (k / 2) for k in range(-2, 3)]  # of the invariant networks: 0.5 … 2
@@ -57,15 +62,16 @@ class Pair:
     Attributes:
         plain, invariant: take images in [0, 1]; in evaluation mode.
         size: side of the images they were trained on.
-        trained: scales of the digits in them, in words.
-        digits, labels: (N, 28, 28) uint8 and (N,): test digits, which neither has seen.
+        trained: scales of what was in them, in words.
+        images, labels: what the page offers, with (N,) classes: test digits (N, 28, 28) uint8, which neither has seen,
+            or drawings (N, 3, H, H) uint8 of what is in photographs.
     """
 
     plain: Classifier
     invariant: Classifier
     size: int
     trained: str
-    digits: Tensor
+    images: Tensor
     labels: Tensor
 
 
@@ -87,27 +93,41 @@ def train_pairs(folder: Path, device: str = "cpu") -> list[Record]:
 
 
 def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
-    """The trained pairs, by name.
+    """The trained pairs, by name. The networks for photographs are those of the package where a folder has none.
 
     Raises:
         OSError, ValueError: weights are missing or damaged.
     """
-    digits, pairs = embedded_digits(), {}
-    for name, experiment in experiments().items():
-        runs = plan_runs(experiment)
-        try:
-            plain, invariant = (load(run.weights(folder / name)) for run in runs)
-        except OSError as error:
-            raise type(error)(f"{error}: `networks` must be a folder that scaleconv demo --train has filled") from None
-        data = experiment.settings.data
-        assert isinstance(data, DigitData)
-        unseen = divide(digits.labels, data, experiment.folds[0]).test
-        pairs[name] = Pair(
-            plain,
-            invariant,
-            size=data.size,
-            trained=data.scales.partition(":")[2].replace(",", " to "),
-            digits=digits.images[unseen],
-            labels=digits.labels[unseen],
-        )
-    return pairs
+    pairs = {name: load_digits(experiment, folder / name) for name, experiment in experiments().items()}
+    own = folder / "photographs"
+    return {**pairs, "photographs": load_photographs(own if own.is_dir() else SHIPPED / "photographs")}
+
+
+def load_digits(experiment: Experiment, folder: Path) -> Pair:
+    """The pair of an experiment on digits or scenes."""
+    digits, data = embedded_digits(), experiment.settings.data
+    assert isinstance(data, DigitData)
+    unseen = divide(digits.labels, data, experiment.folds[0]).test
+    plain, invariant = (_load(run.weights(folder))[0] for run in plan_runs(experiment))
+    trained = data.scales.partition(":")[2].replace(",", " to ")
+    return Pair(plain, invariant, data.size, trained, digits.images[unseen], digits.labels[unseen])
+
+
+def load_photographs(folder: Path) -> Pair:
+    """The pair that `compare` has left in a folder."""
+    files = (run_file(folder, run_name(method, "", 0, 0), "weights") for method in ("plain", "late"))
+    (plain, settings), (invariant, _) = (_load(file) for file in files)
+    drawings, (least, most) = draw_examples(), settings.training.rescale
+    if not (isinstance(settings.data, FolderData) and settings.data.size and {*drawings} <= {*plain.classes}):
+        names = f"{', '.join(drawings)}, got {', '.join(plain.classes)}"
+        raise ValueError(f"`networks` must have networks for photographs of one size that know {names}")
+    labels = torch.tensor([plain.classes.index(name) for name in drawings])
+    images = torch.stack(list(drawings.values()))
+    return Pair(plain, invariant, settings.data.size[0], f"{least:g} to {most:g}", images, labels)
+
+
+def _load(path: Path) -> tuple[Classifier, Settings]:
+    try:
+        return load_run(path)
+    except OSError as error:
+        raise type(error)(f"{error}: `networks` must be a folder that scaleconv demo --train has filled") from None

@@ -25,6 +25,11 @@ def grey(image: Tensor) -> str:
     return shaded(image, 0, 1, palette="gray")
 
 
+def picture(image: Tensor) -> str:
+    """(H, W) in grey or (3, H, W) in colour, in [0, 1]."""
+    return grey(image) if image.dim() == 2 else _png(_bytes(image.permute(1, 2, 0)))
+
+
 def signed(values: Tensor, most: float) -> str:
     """(H, W) of any numbers: white at 0, red above and blue below, full at ±`most`."""
     return shaded(values, -most, most, RESPONSES)

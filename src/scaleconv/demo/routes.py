@@ -7,26 +7,31 @@ that names the field, the rule and the value.
 import base64
 import json
 from collections.abc import Callable, Collection
+from math import prod
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from . import answers, filters
-from .answers import CANVAS, MOST_DIGITS, SCALES, SCENE_SCALES, Answer
-from .filters import LEAST, PATCH, SIDE, TRANSFORMS
+from .answers import MOST_DIGITS, SCALES, SCENE_SCALES, Answer
+from .filters import PATCH, TRANSFORMS
 from .pairs import Pair
+from .uploads import LEAST, SIDE
 
 Fields = dict[str, Any]
 Pairs = dict[str, Pair]
 Number = TypeVar("Number", int, float)
 
+OFFERED = {"digits": 3, "photographs": 1}  # pairs that name an image, and how many of each class the page offers
+
 
 def offer(_: Fields, pairs: Pairs) -> Answer:
-    layers, digits = filters.find_layers(pairs).items(), answers.offer(pairs["digits"], each=3)
+    layers = filters.find_layers(pairs).items()
+    offered = {name: answers.offer(pairs[name], each) for name, each in OFFERED.items()}
     return {
-        "digits": digits,
-        "start": answers.find_start(pairs["digits"], digits),
+        "offered": offered,
+        "start": {name: answers.find_start(pairs[name], images) for name, images in offered.items()},
         "examples": filters.examples(pairs["scenes"]),
         "trained": {name: pair.trained for name, pair in pairs.items()},
         "layers": [{"name": name, "title": layer.title, "filters": layer.gallery()} for name, layer in layers],
@@ -34,12 +39,11 @@ def offer(_: Fields, pairs: Pairs) -> Answer:
 
 
 def classify(fields: Fields, pairs: Pairs) -> Answer:
-    scale = number(fields, "scale", SCALES[0], SCALES[-1])
-    return answers.classify(pairs["digits"], *digit(fields, pairs["digits"]), scale)
+    return answers.classify(*subject(fields, pairs), number(fields, "scale", SCALES[0], SCALES[-1]))
 
 
 def curve(fields: Fields, pairs: Pairs) -> Answer:
-    return answers.curve(pairs["digits"], *digit(fields, pairs["digits"]))
+    return answers.curve(*subject(fields, pairs))
 
 
 def respond(fields: Fields, pairs: Pairs) -> Answer:
@@ -61,7 +65,7 @@ def label_scene(fields: Fields, pairs: Pairs) -> Answer:
 
 ROUTES: dict[str, Callable[[Fields, Pairs], Answer]] = {
     "/offer": offer,
-    "/digit": classify,
+    "/classify": classify,
     "/curve": curve,
     "/filter": respond,
     "/scene": label_scene,
@@ -79,12 +83,14 @@ def answer_json(path: str, pairs: Pairs, body: bytes) -> Answer:
     return ROUTES[path](fields, pairs)
 
 
-def digit(fields: Fields, pair: Pair) -> tuple[Tensor, int | None]:
-    """The digit (28, 28) that was drawn; or picked by its index, with its label."""
-    if "drawing" in fields:
-        return answers.centre(pixels(fields, "drawing", CANVAS, CANVAS)), None
-    index = number(fields, "index", 0, len(pair.digits) - 1)
-    return pair.digits[index], int(pair.labels[index])
+def subject(fields: Fields, pairs: Pairs) -> tuple[Pair, Tensor, int | None]:
+    """The pair that is asked, and an image: of the visitor's own, or one that is offered, with its label."""
+    pair = pairs[choice(fields, "pair", OFFERED)]
+    if "pixels" in fields:
+        own = pixels(fields, "pixels", *pair.images.shape[1:])
+        return pair, answers.centre(own) if own.dim() == 2 else own, None
+    index = number(fields, "index", 0, len(pair.images) - 1)
+    return pair, pair.images[index], int(pair.labels[index])
 
 
 def number(fields: Fields, name: str, low: Number, high: Number) -> Number:
@@ -103,13 +109,13 @@ def choice(fields: Fields, name: str, known: Collection[str]) -> str:
     return value
 
 
-def pixels(fields: Fields, name: str, height: int, width: int) -> Tensor:
-    """(height, width) uint8, sent row by row in base64."""
+def pixels(fields: Fields, name: str, *shape: int) -> Tensor:
+    """An image of this shape, uint8, sent row by row in base64."""
     value = fields.get(name)
     try:
         found = bytearray(base64.b64decode(value or "", validate=True))
     except (ValueError, TypeError):
         found = bytearray()
-    if len(found) != height * width:
-        raise ValueError(f"`{name}` must be {height}×{width} bytes in base64, got {value!s:.80}")
-    return torch.frombuffer(found, dtype=torch.uint8).reshape(height, width)
+    if len(found) != prod(shape):
+        raise ValueError(f"`{name}` must be {'×'.join(map(str, shape))} bytes in base64, got {value!s:.80}")
+    return torch.frombuffer(found, dtype=torch.uint8).reshape(shape)

@@ -4,9 +4,11 @@ One request is computed at a time, in a worker thread; a few may wait, and furth
 bodies and checks the Host header, uvicorn limits connections and heads. `TimedProtocol` is the limit that both lack.
 """
 
+import json
 import socket
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -26,8 +28,8 @@ except ImportError as error:
     raise ImportError(f"the demo needs {error.name}: pip install 'scaleconv[demo]'") from None
 
 from .answers import Answer
-from .filters import read_picture
-from .routes import ROUTES, Pairs, answer_json
+from .routes import OFFERED, ROUTES, Pairs, answer_json
+from .uploads import read_photograph, read_picture
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 HEADERS = [
@@ -83,8 +85,9 @@ class PageServer(uvicorn.Server):
         )
         super().__init__(config)
         torch.set_num_threads(1)  # images are small
-        for path in ("/offer", "/digit", "/curve", "/scene"):
-            answer_json(path, pairs, b'{"index": 0, "scale": 1, "seed": 0, "digits": 4, "low": 0.5, "high": 2}')
+        for path, name in product(("/offer", "/classify", "/curve", "/scene"), OFFERED):
+            fields = {"pair": name, "index": 0, "scale": 1.0, "seed": 0, "digits": 4, "low": 0.5, "high": 2.0}
+            answer_json(path, pairs, json.dumps(fields).encode())
 
     def serve_forever(self) -> None:
         self.run(sockets=[self.socket])
@@ -107,7 +110,8 @@ def make_app(pairs: Pairs) -> Starlette:
             return JSONResponse(await to_thread.run_sync(answer, body))
 
     api = [Route(path, partial(respond, partial(answer_json, path, pairs)), methods=["POST"]) for path in ROUTES]
-    api.append(Route("/picture", partial(respond, read_picture), methods=["POST"], max_body_size=MOST_FILE))
+    for path, read in (("/picture", read_picture), ("/photograph", read_photograph)):
+        api.append(Route(path, partial(respond, read), methods=["POST"], max_body_size=MOST_FILE))
     files = StaticFiles(packages=[(__package__, "static")], html=True)
     routes = [Mount("/api", routes=api, max_body_size=MOST_JSON), Mount("/", files)]
     return Starlette(routes=routes, exception_handlers={ValueError: refuse, ClientDisconnect: refuse})

@@ -59,6 +59,22 @@ function live(panel, path, collect, show) {
   };
 }
 
+// Pictures of the visitor's own, chosen or dropped anywhere on the panel.
+function takeFiles(panel, path, show) {
+  const take = async ([file]) => {
+    if (!file) return;
+    try {
+      if (file.size > 2 ** 23) throw new Error("This file is too large: at most 8 MiB are taken.");
+      show(await ask(path, file, "application/octet-stream"));
+    } catch (error) {
+      tell(panel, error.message);
+    }
+  };
+  $(`${panel}-file`).addEventListener("change", (event) => take(event.target.files));
+  $(panel).addEventListener("dragover", (event) => event.preventDefault());
+  $(panel).addEventListener("drop", (event) => { event.preventDefault(); take(event.dataTransfer.files); });
+}
+
 // ---------------------------------------------------------------------------------------------------- drawing
 
 // A square of cells from 0 to 255 to draw on, with a pointer or with arrow keys and space.
@@ -171,7 +187,7 @@ async function layers(place, entries) {
 const tabs = [...document.querySelectorAll("[role=tab]")];
 
 function choose(tab) {
-  play(false);
+  for (const stage of [digits, photographs]) stage.play(false);
   for (const each of tabs) {
     const chosen = each === tab;
     each.setAttribute("aria-selected", chosen);
@@ -223,111 +239,154 @@ function mark(place, value) {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------- a picture over scales
+
+// The curves have the width of their place on the page and letters of one size everywhere.
+const frame = { left: 50, right: 18, top: 26, bottom: 38, low: 0.3, high: 2 };
+
+// A picture named by two networks, at the scale of a slider and over all scales: the elements of a panel whose names
+// begin with it. `which` says what picture it is, in the fields of a request. `words`: the picture's kind, the networks.
+class Stage {
+  constructor(panel, pair, which, words) {
+    Object.assign(this, { panel, words, answer: null, timer: null, step: 0.05 });
+    this.slider = this.at("scale");
+    this.svg = this.at("curve");
+    const collect = () => ({ pair, ...which() });
+    this.updateNames = live(panel, "/api/classify", () => ({ ...collect(), scale: this.scale }), (answer) => this.name(answer));
+    this.updateCurve = live(panel, "/api/curve", collect, (answer) => { this.answer = answer; this.draw(); });
+    this.at("play").addEventListener("click", () => this.play(this.timer === null));
+    this.slider.addEventListener("input", () => { this.play(false); this.showScale(); this.updateNames(); });
+    this.svg.addEventListener("pointerdown", (event) => { this.play(false); this.svg.setPointerCapture(event.pointerId); this.dragTo(event); });
+    this.svg.addEventListener("pointermove", (event) => { if (event.buttons) this.dragTo(event); });
+    new ResizeObserver(() => this.draw()).observe(this.svg);
+  }
+
+  at(part) { return $(`${this.panel}-${part}`); }
+
+  get scale() { return this.slider.valueAsNumber; }
+
+  update() { this.updateNames(); this.updateCurve(); }
+
+  name({ image, truth, layers: inside, ...answers }) {
+    this.at("image").src = image;
+    for (const name of ["plain", "invariant"]) {
+      const { label, confidence } = answers[name];
+      const word = label === truth ? "right" : `wrong: the label is ${truth}`;
+      this.at(name).replaceChildren(element("span", { className: "label", textContent: label }),
+        ...(truth === null ? [] : [element("span", { className: "verdict-word", textContent: word })]), `${percent(confidence)} sure`);
+    }
+    return layers(this.at("layers"), inside);
+  }
+
+  draw() {
+    if (!this.answer) return;
+    const { scales, class: of, known } = this.answer;
+    const { clientWidth: width, clientHeight: height } = this.svg;
+    if (!width) return;
+    const floor = height - frame.bottom, end = width - frame.right;
+    const x = (scale) => frame.left + (end - frame.left) * (scale - frame.low) / (frame.high - frame.low);
+    const y = (chance) => floor - (floor - frame.top) * chance;
+    const parts = [drawn("path", { class: "axis", d: `M${frame.left} ${frame.top} V${floor} H${end}` })];
+    for (const chance of [0, 0.5, 1]) parts.push(drawn("text", { class: "text", x: frame.left - 6, y: y(chance) + 4, "text-anchor": "end" }, `${100 * chance} %`));
+    for (const scale of [0.3, 0.5, 1, 1.5, 2]) parts.push(drawn("text", { class: "text", x: x(scale), y: floor + 16, "text-anchor": "middle" }, scale));
+    parts.push(drawn("text", { class: "text", x: (frame.left + end) / 2, y: floor + 33, "text-anchor": "middle" }, `scale of the ${this.words.kind}: drag here`));
+    parts.push(drawn("text", { class: "text", x: 4, y: 13 }, `P(${of})`));
+    const here = x(this.scale);
+    parts.push(drawn("line", { class: "here", id: `${this.panel}-here`, x1: here, x2: here, y1: frame.top, y2: floor }));
+    const right = {};
+    for (const [name, left, line] of [["plain", end - 105, "– –"], ["invariant", end, "—"]]) {
+      const { chances, labels } = this.answer[name];
+      const points = chances.map((chance, place) => `${x(scales[place])},${y(chance)}`);
+      parts.push(drawn("polyline", { class: `line ${name}`, points: points.join(" ") }));
+      for (const [place, chance] of chances.entries()) {
+        const kind = labels[place] === of ? "" : " wrong";
+        parts.push(drawn("circle", { class: `dot ${name}${kind}`, cx: x(scales[place]), cy: y(chance), r: 3.5 }));
+      }
+      parts.push(drawn("text", { class: `text ${name}`, x: left, y: 13, "text-anchor": "end" }, `${line} ${this.words[name]}`));
+      right[name] = labels.filter((label) => label === of).length;
+    }
+    parts.push(drawn("circle", { class: "handle", cx: here, cy: floor, r: 8 }));
+    this.svg.replaceChildren(...parts);
+    const { kind, plain, invariant } = this.words;
+    this.at("curve-caption").textContent = `Probability of ${of} (${known ? `the ${kind}'s label` : `what the ${invariant} names at scale 1`}) ` +
+      `against the scale. ${plain} names it at ${right.plain} of ${scales.length} scales, ${invariant} at ${right.invariant}; ` +
+      "hollow points are other answers.";
+  }
+
+  showScale() {
+    this.at("scale-shown").textContent = this.scale.toFixed(2);
+    this.draw();
+  }
+
+  setScale(scale) {
+    const before = this.slider.value;
+    this.slider.value = scale;  // the nearest step of the slider, between its ends
+    if (this.slider.value === before) return;
+    this.showScale();
+    this.updateNames();
+  }
+
+  dragTo(event) {
+    const box = this.svg.getBoundingClientRect();
+    const share = (event.clientX - box.left - frame.left) / (box.width - frame.left - frame.right);
+    this.setScale(frame.low + (frame.high - frame.low) * share);
+  }
+
+  // There and back, a step of the slider at a time.
+  play(on) {
+    clearInterval(this.timer);
+    this.timer = on ? setInterval(() => {
+      if (this.scale <= frame.low) this.step = 0.05;
+      if (this.scale >= frame.high) this.step = -0.05;
+      this.setScale(this.scale + this.step);
+    }, 120) : null;
+    this.at("play").textContent = on ? "Pause" : "Play";
+    for (const name of ["plain", "invariant"]) this.at(name).setAttribute("aria-live", on ? "off" : "polite");
+  }
+
+  // The images that the page offers, of which it opens with one.
+  open(offered, { index, scale }, pick) {
+    gallery(this.at("picker"), offered.map(({ index: value, label, image }) => ({ value, name: `a ${label}`, image })), pick);
+    this.at("start").textContent = this.slider.value = scale;
+    this.showScale();
+    pick(index);
+  }
+}
+
 // ---------------------------------------------------------------------------------------------------- a digit
 
-const digit = { index: null, curve: null };
-const drawing = new Sketch($("digit-drawing"), 28, 1.0, () => { mark($("digit-picker"), null); digitChanged(); });
-const whichDigit = () => drawing.empty ? { index: digit.index } : { drawing: drawing.text };
+const digit = { index: null };
+const drawing = new Sketch($("digit-drawing"), 28, 1.0, () => { mark($("digit-picker"), null); digits.update(); });
+const digits = new Stage("digit", "digits", () => drawing.empty ? { index: digit.index } : { pixels: drawing.text },
+  { kind: "digit", plain: "ConvNet", invariant: "SI-ConvNet" });
 
-const updateDigit = live("digit", "/api/digit", () => ({ ...whichDigit(), scale: $("digit-scale").valueAsNumber }), (answer) => {
-  $("digit-image").src = answer.image;
-  const truth = answer.truth;
-  for (const name of ["plain", "invariant"]) {
-    const { label, confidence } = answer[name];
-    const word = label === truth ? "right" : `wrong: it is a ${truth}`;
-    $(`digit-${name}`).replaceChildren(element("span", { className: "label", textContent: label }),
-      ...(truth === null ? [] : [element("span", { className: "verdict-word", textContent: word })]), `${percent(confidence)} sure`);
-  }
-  return layers($("digit-layers"), answer.layers);
-});
-const updateCurve = live("digit", "/api/curve", whichDigit, (answer) => { digit.curve = answer; drawCurve(); });
-
-function digitChanged() { updateDigit(); updateCurve(); }
-
-function pickAndShow(index) {
+function pickDigit(index) {
   drawing.clear();
   digit.index = index;
   mark($("digit-picker"), index);
-  digitChanged();
+  digits.update();
 }
 
-// The curve has the width of its place on the page and letters of one size everywhere.
-const frame = { left: 50, right: 18, top: 26, bottom: 38, low: 0.3, high: 2 };
+$("digit-clear").addEventListener("click", () => pickDigit(digit.index));
 
-function drawCurve() {
-  if (!digit.curve) return;
-  const { scales, class: of, known } = digit.curve;
-  const { clientWidth: width, clientHeight: height } = $("digit-curve");
-  if (!width) return;
-  const floor = height - frame.bottom, end = width - frame.right;
-  const x = (scale) => frame.left + (end - frame.left) * (scale - frame.low) / (frame.high - frame.low);
-  const y = (chance) => floor - (floor - frame.top) * chance;
-  const parts = [drawn("path", { class: "axis", d: `M${frame.left} ${frame.top} V${floor} H${end}` })];
-  for (const chance of [0, 0.5, 1]) parts.push(drawn("text", { class: "text", x: frame.left - 6, y: y(chance) + 4, "text-anchor": "end" }, `${100 * chance} %`));
-  for (const scale of [0.3, 0.5, 1, 1.5, 2]) parts.push(drawn("text", { class: "text", x: x(scale), y: floor + 16, "text-anchor": "middle" }, scale));
-  parts.push(drawn("text", { class: "text", x: (frame.left + end) / 2, y: floor + 33, "text-anchor": "middle" }, "scale of the digit: drag here"));
-  parts.push(drawn("text", { class: "text", x: 4, y: 13 }, `probability of ${of}`));
-  const scale = $("digit-scale").valueAsNumber, here = x(scale);
-  parts.push(drawn("line", { class: "here", id: "digit-here", x1: here, x2: here, y1: frame.top, y2: floor }));
-  const right = {};
-  for (const [name, left, title] of [["plain", end - 105, "– – ConvNet"], ["invariant", end, "— SI-ConvNet"]]) {
-    const { chances, labels } = digit.curve[name];
-    const points = chances.map((chance, place) => `${x(scales[place])},${y(chance)}`);
-    parts.push(drawn("polyline", { class: `line ${name}`, points: points.join(" ") }));
-    for (const [place, chance] of chances.entries()) {
-      const kind = labels[place] === of ? "" : " wrong";
-      parts.push(drawn("circle", { class: `dot ${name}${kind}`, cx: x(scales[place]), cy: y(chance), r: 3.5 }));
-    }
-    parts.push(drawn("text", { class: `text ${name}`, x: left, y: 13, "text-anchor": "end" }, title));
-    right[name] = labels.filter((label) => label === of).length;
-  }
-  parts.push(drawn("circle", { class: "handle", cx: here, cy: floor, r: 8 }));
-  $("digit-curve").replaceChildren(...parts);
-  $("digit-curve-caption").textContent = `Probability of ${of} (${known ? "the digit's label" : "what the SI-ConvNet names at scale 1"}) ` +
-    `against the scale. ConvNet names it at ${right.plain} of ${scales.length} scales, SI-ConvNet at ${right.invariant}; ` +
-    "hollow points are other answers.";
+// ---------------------------------------------------------------------------------------------------- a photograph
+
+const photo = { index: null, pixels: null };
+const photographs = new Stage("photo", "photographs", () => photo.pixels ? { pixels: photo.pixels } : { index: photo.index },
+  { kind: "picture", plain: "ResNet", invariant: "SI-ResNet" });
+
+function pickPhoto(index) {
+  $("photo-file").value = "";
+  Object.assign(photo, { index, pixels: null });
+  mark($("photo-picker"), index);
+  photographs.update();
 }
 
-function showScale() {
-  $("digit-scale-shown").textContent = $("digit-scale").valueAsNumber.toFixed(2);
-  drawCurve();
-}
-
-function setScale(scale) {
-  const before = $("digit-scale").value;
-  $("digit-scale").value = scale;  // the nearest step of the slider, between its ends
-  if ($("digit-scale").value === before) return;
-  showScale();
-  updateDigit();
-}
-
-function dragTo(event) {
-  const box = $("digit-curve").getBoundingClientRect();
-  const share = (event.clientX - box.left - frame.left) / (box.width - frame.left - frame.right);
-  setScale(frame.low + (frame.high - frame.low) * share);
-}
-
-// There and back, a step of the slider at a time.
-const player = { timer: null, step: 0.05 };
-
-function play(on) {
-  clearInterval(player.timer);
-  player.timer = on ? setInterval(() => {
-    const scale = $("digit-scale").valueAsNumber;
-    if (scale <= frame.low) player.step = 0.05;
-    if (scale >= frame.high) player.step = -0.05;
-    setScale(scale + player.step);
-  }, 120) : null;
-  $("digit-play").textContent = on ? "Pause" : "Play";
-  for (const name of ["plain", "invariant"]) $(`digit-${name}`).setAttribute("aria-live", on ? "off" : "polite");
-}
-
-$("digit-play").addEventListener("click", () => play(player.timer === null));
-$("digit-scale").addEventListener("input", () => { play(false); showScale(); updateDigit(); });
-$("digit-curve").addEventListener("pointerdown", (event) => { play(false); $("digit-curve").setPointerCapture(event.pointerId); dragTo(event); });
-$("digit-curve").addEventListener("pointermove", (event) => { if (event.buttons) dragTo(event); });
-new ResizeObserver(drawCurve).observe($("digit-curve"));
-$("digit-clear").addEventListener("click", () => pickAndShow(digit.index));
+takeFiles("photo", "/api/photograph", ({ pixels }) => {
+  photo.pixels = pixels;
+  mark($("photo-picker"), null);
+  photographs.update();
+});
 
 // ---------------------------------------------------------------------------------------------------- a filter
 
@@ -357,16 +416,9 @@ $("filter-example").addEventListener("change", () => {
   $("filter-file").value = "";
   showImage(filter.examples[$("filter-example").selectedIndex]);
 });
-$("filter-file").addEventListener("change", async () => {
-  const [file] = $("filter-file").files;
-  if (!file) return;
-  try {
-    if (file.size > 2 ** 23) throw new Error("This file is too large: at most 8 MiB are taken.");
-    showImage(await ask("/api/picture", file, "application/octet-stream"));
-    $("filter-example").selectedIndex = -1; // so that choosing any example is a change
-  } catch (error) {
-    tell("filter", error.message);
-  }
+takeFiles("filter", "/api/picture", (image) => {
+  showImage(image);
+  $("filter-example").selectedIndex = -1; // so that choosing any example is a change
 });
 $("filter-layer").addEventListener("change", () => {
   const layer = $("filter-layer").value;
@@ -425,12 +477,11 @@ $("scene-next").addEventListener("click", () => { scene.seed += 1; updateScene()
 
 // ---------------------------------------------------------------------------------------------------- opening
 
-const opened = { digit: () => {}, filter: updateFilter, scene: updateScene };
+const opened = { digit: () => digits.draw(), filter: updateFilter, scene: updateScene, photo: () => photographs.draw() };
 
 (async () => {
   try {
     const offer = await ask("/api/offer", "{}");
-    gallery($("digit-picker"), offer.digits.map(({ index, label, image }) => ({ value: index, name: `a ${label}`, image })), pickAndShow);
     filter.examples = offer.examples;
     filter.image = offer.examples[0];
     for (const { name, title, filters } of offer.layers) {
@@ -439,10 +490,9 @@ const opened = { digit: () => {}, filter: updateFilter, scene: updateScene };
     }
     $("filter-example").append(...offer.examples.map(({ name }) => element("option", { textContent: name })));
     patch.dab([4.5, 4.5], 2.5);
-    for (const name of ["digit", "scene"]) $(`${name}-trained`).textContent = offer.trained[`${name}s`];
-    $("digit-start").textContent = $("digit-scale").value = offer.start.scale;
-    showScale();
-    pickAndShow(offer.start.index);
+    for (const [pair, words] of Object.entries(offer.trained)) $(`${pair}-trained`).textContent = words;
+    digits.open(offer.offered.digits, offer.start.digits, pickDigit);
+    photographs.open(offer.offered.photographs, offer.start.photographs, pickPhoto);
   } catch (error) {
     tell("digit", error.message);
   }
