@@ -33,19 +33,25 @@ def scale_max_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: 
         shape = (len(input), call.out_channels, *call.output_size)
         result = torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=torch.channels_last)
     else:
-        result = conv2d(to_images(pixels) if plan.canvases else input, weight, bias, call)
+        inner = bias if plan.gpu else None
+        result = conv2d(to_images(pixels) if plan.canvases else input, weight, inner, call)
         result = result.contiguous(memory_format=torch.channels_last)
     won = torch.empty_like(result, dtype=torch.uint8)
     output, winner = (each if plan.planar else to_pixels(each) for each in (result, won))
     if plan.identity is not None:
         winner.fill_(plan.identity)
-    if bias is not None:  # (images, channels) of the output
+    if bias is not None and plan.gpu:  # (images, channels) of the output
         bias = bias.unsqueeze(int(plan.planar)).expand(len(output), output.shape[3])
     for canvas in plan.canvases:
         for some in _chunks(pixels, canvas, plan):
             response = convolve(steps.sample(pixels[some], canvas), weight, canvas, plan)
             part = slice(None) if plan.planar else some  # of the images, which are innermost there
-            steps.compete(response, canvas, output[part], winner[part], None if bias is None else bias[part])
+            if plan.gpu:
+                steps.compete(response, canvas, output[part], winner[part], None if bias is None else bias[part])
+            else:
+                cpu.compete(response, canvas, output[part], winner[part])
+    if bias is not None and not plan.gpu:  # which does not change the winner
+        result += bias[:, None, None]
     if plan.planar:
         result, won = (each.permute(3, 0, 1, 2).clone(memory_format=torch.channels_last) for each in (result, won))
     return result, won
@@ -96,7 +102,9 @@ def _chunks(pixels: Tensor, canvas: Canvas, plan: Plan) -> Iterator[slice]:
     per_image = canvas.elements(plan.call) * pixels.element_size()
     outputs = prod(plan.call.output_size) * plan.call.out_channels
     both = pixels.nbytes + images * outputs * pixels.element_size()
-    allowed = max(GPU_CHUNK, 2 * both) if plan.gpu else CPU_CHUNK
+    taps = plan.call.height.kernel * plan.call.width.kernel * plan.call.in_channels // plan.call.groups
+    weight = taps * plan.call.out_channels * pixels.element_size()  # which every chunk reads anew
+    allowed = max(GPU_CHUNK, 2 * both) if plan.gpu else max(CPU_CHUNK, 2 * weight)
     step = max(1, -(-images // max(1, -(-images * per_image // allowed))))
     return (slice(first, min(first + step, images)) for first in range(0, images, step))
 
