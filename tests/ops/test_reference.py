@@ -61,6 +61,21 @@ def test_many_channels_are_gathered_and_agree_with_the_loops():
     assert_loops_agree(*call, antialias=False)
 
 
+@pytest.mark.parametrize("channels", [2, 16])
+def test_taps_that_read_padding_alone_at_every_level_agree_with_the_loops(channels):
+    call = (2, channels, 4, 3), (3, channels, 3, 5), (1, 2), (36, 8), (36, 4), 1, (0.7, 1, 2)
+    assert [axis.kernel for axis in make_call(*call).cropped.axes] == [1, 3]
+    assert_loops_agree(*call, antialias=False)
+
+
+def test_the_gradient_of_taps_that_read_padding_alone_is_zero():
+    images, weight = torch.rand(2, 3, 4, 4), torch.rand(5, 3, 3, 3, requires_grad=True)
+    si_conv2d(images, weight, padding=36, dilation=36).sum().backward()
+    seen = torch.zeros(3, 3, dtype=torch.bool)
+    seen[1, 1] = True
+    assert torch.equal((weight.grad != 0).expand(5, 3, 3, 3), seen.expand(5, 3, 3, 3))
+
+
 @pytest.mark.parametrize("channels", [1, 16])
 def test_antialiasing_weighs_pixels_by_a_triangle_as_wide_as_the_shrinking(channels):
     call = (1, channels, 13, 11), (2, channels, 3, 3), (1, 1), (0, 0), (1, 1), 1, (0.45, 1, 0.8, 1.5)

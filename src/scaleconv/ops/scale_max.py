@@ -12,6 +12,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import cpu
 from .convolution import conv2d, conv2d_backward, convolve, sampled_grad, to_images, to_pixels, weight_grad
@@ -61,7 +62,8 @@ def scale_max_backward(
     grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, plan: Plan, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the input and of the weight, each None if it is not needed."""
-    steps, call, pixels, weight = _steps(plan), plan.call, _pixels(input, plan), _laid_out(weight, plan)
+    steps, call, pixels, taps = _steps(plan), plan.call, _pixels(input, plan), weight.shape[2:]
+    weight = _laid_out(weight, plan)
     sent = _pixels(grad, plan)
     won = steps.to_compare(_pixels(winner, plan), sent)
     to_input = to_weight = None
@@ -81,6 +83,9 @@ def scale_max_backward(
                 steps.collect(sampled_grad(share, weight, canvas, plan), canvas, to_input[some], start=start)
     if needed[1] and to_weight is None:  # there are no images
         to_weight = torch.zeros_like(weight)
+    if to_weight is not None and to_weight.shape[2:] != taps:  # no gradient reaches the others
+        high, wide = ((all_ - kept) // 2 for all_, kept in zip(taps, to_weight.shape[2:], strict=True))
+        to_weight = F.pad(to_weight, (wide, wide, high, high))
     if to_input is not None:
         to_input = to_input.permute(3, 0, 1, 2) if plan.planar else to_images(to_input)
     return to_input, to_weight
@@ -110,7 +115,10 @@ def _chunks(pixels: Tensor, canvas: Canvas, plan: Plan) -> Iterator[slice]:
 
 
 def _laid_out(weight: Tensor, plan: Plan) -> Tensor:
-    """The weight in the layout of the canvases, into which a library would bring it at each of its calls."""
+    """The taps that the plan has, in the layout of the canvases, into which a library would bring them at each call."""
+    kept = plan.call.height.kernel, plan.call.width.kernel
+    high, wide = ((taps - each) // 2 for taps, each in zip(weight.shape[2:], kept, strict=True))
+    weight = weight[:, :, high : high + kept[0], wide : wide + kept[1]]
     if plan.planar or not plan.canvases:
         return weight
     return weight.contiguous(memory_format=torch.channels_last)
