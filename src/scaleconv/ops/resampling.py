@@ -209,15 +209,21 @@ class SparseMap:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Resample images (N, …, C), contiguous: (N, h, w, C)."""
-        images, channels = len(pixels), pixels.numel() // max(1, len(pixels) * self.source)
+        images, channels = pixels.shape[0], pixels.numel() // max(1, pixels.shape[0] * self.source)
         if images == 0:
             return pixels.new_zeros((0, *self.size, pixels.shape[-1]))
-        rows, entries = self.size[0] * self.size[1], len(self.index) // self.images
-        sums = []
-        for some in pixels.reshape(images, self.source, channels).split(self.images):
-            first, count = self.first[: len(some) * rows + 1], len(some) * entries
-            sums.append(_weighted_sums(some.flatten(0, 1), first, self.index[:count], self.weight[:count]))
-        return (sums[0] if len(sums) == 1 else torch.cat(sums)).view(images, *self.size, -1)
+        table = pixels.reshape(images * self.source, channels)
+        if images <= self.images:
+            sums = self._multiply(table, images)
+        else:
+            parts = table.split(self.images * self.source)
+            sums = torch.cat([self._multiply(some, some.shape[0] // self.source) for some in parts])
+        return sums.view(images, *self.size, -1)
+
+    def _multiply(self, table: Tensor, images: int) -> Tensor:
+        """The product with the pixels of so many images."""
+        rows, entries = images * self.size[0] * self.size[1], images * (self.index.shape[0] // self.images)
+        return _weighted_sums(table, self.first[: rows + 1], self.index[:entries], self.weight[:entries])
 
 
 Entries = tuple[Tensor, Tensor, Tensor]  # of a sparse matrix: rows, columns, values
