@@ -1,9 +1,8 @@
 """The four steps around a convolution on a CPU: sample, compete, and their transposes, spread and collect.
 
-`triton.steps` has the same for a GPU, where levels may share a canvas; here each has its own. All tensors are
-(N, H, W, C). Images of many channels are resampled in both axes at once by sparse matrices; those of few channels, and
-those cut into bands, one axis after the other. A map that mixes the axes always has a matrix for both. The matrices
-are kept in a cache, up to a number of bytes.
+`triton.steps` has the same for a GPU. All tensors are (N, H, W, C). A step of a canvas is one sparse matrix for both
+axes and all of its levels. Images of few channels, and large ones, are resampled one axis after the other, unless the
+map mixes the axes. The matrices are kept in a cache, up to a number of bytes.
 """
 
 import ctypes
@@ -18,10 +17,10 @@ import torch
 from torch import Tensor
 
 from .checks import check_count
-from .plan import Canvas, PlaneStrip, Strip
+from .plan import MOST_PATCHES, Canvas, PlaneStrip, Strip
 from .resampling import AxisMap, SparseMap, axis_entries, sparse_map
 
-MANY_CHANNELS = 16  # from which it is faster to take both axes at once
+MANY_CHANNELS = 4  # from which it is faster to take both axes at once
 
 
 def sample(pixels: Tensor, canvas: Canvas) -> Tensor:
@@ -117,9 +116,10 @@ def to_compare(winner: Tensor, grad: Tensor) -> Tensor:
 
 
 def _takes_axes(canvas: Canvas, pixels: Tensor) -> bool:
-    """Whether one axis is resampled after the other, which is faster for few channels and keeps less for bands."""
+    """Whether one axis is resampled after the other: faster for few channels, and less to keep for large canvases."""
     whole = canvas.taps or isinstance(canvas.strips[0], PlaneStrip)
-    return not whole and (canvas.band or pixels.shape[3] < MANY_CHANNELS)
+    large = canvas.band or prod(canvas.size) > MOST_PATCHES
+    return not whole and (large or pixels.shape[3] < MANY_CHANNELS)
 
 
 def _matrix(canvas: Canvas, step: str, pixels: Tensor) -> SparseMap:

@@ -256,7 +256,7 @@ FEW_CHANNELS = 16
 PATCHES = 4.0  # pixels of patches, for one of a dense canvas, up to which im2col is the faster on a CPU
 # Pixels of the patches of all levels up to which a CPU is faster with a single matrix product.
 FEW_PATCHES = 2**11
-MOST_PATCHES = 2**17  # pixels beyond which a CPU would have to keep too much of where they are read
+MOST_PATCHES = 2**17  # pixels of a canvas beyond which a CPU would have to keep too much of where they are read
 # On a GPU a small layer takes as long as the host needs to launch it. Up to so many elements of all levels, those that
 # are not strided are dense and share one canvas, and with fewer still all do. Levels as wide as this part of the widest
 # share one in any case.
