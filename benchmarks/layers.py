@@ -4,6 +4,8 @@
 
 - layers: layers of usual networks, of sizes up to 2048 pixels, and a 7×7 layer on a large image, each on one image,
   forward without gradients, beside `Conv2d`
+- late: late layers of networks for small images at two and three scales, forward and backward in channels_last,
+  beside `Conv2d`
 - rotations: `TIConv2d` with eight angles beside `Conv2d` with eight times the maps, forward and backward
 - ablation: training steps of whole networks without a special case, whose place the next general form takes
 
@@ -16,6 +18,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,6 +54,14 @@ LAYERS = {
     **{f"16→16, 3×3, {size}²": one_image(16, 16, size, kernel=3, padding=1) for size in (32, 128, 256, 400, 512, 2048)},
     "3→64, 7×7, 2000²": one_image(3, 64, 2000, kernel=7, padding=3),
 }
+some_images = partial(LayerShape, kernel=3, padding=1, batch=64)
+LATE = {
+    "80→80, 4²": some_images(80, 80, 4, cpu_batch=64),
+    "40→80, stride 2, 8²": some_images(40, 80, 8, stride=2, cpu_batch=64),
+    "192→192, 8²": some_images(192, 192, 8, cpu_batch=64),
+    "512→512, 7²": some_images(512, 512, 7, cpu_batch=8),
+}
+LATE_SCALES = ((0.5, 0.5**0.5, 1.0), (0.5**0.5, 1.0, 2**0.5), (0.5**0.5, 1.0))
 ANGLES = tuple(45.0 * turn for turn in range(8))
 
 
@@ -59,10 +70,12 @@ def make_images(shape: LayerShape, batch: int, device: str) -> Tensor:
 
 
 def compare(calls: Calls, asked: argparse.Namespace) -> Row:
-    """Milliseconds of two calls, and the ratio of the second to the first."""
+    """Milliseconds of two calls, and the ratios of the second to the first, by the medians and by the minima."""
     times = time_interleaved({name: repeated(call) for name, call in calls.items()}, asked.device, asked.repeats)
-    (first, base), (second, timing) = ((name, each.median_ms) for name, each in times.items())
-    return {f"{first}_ms": base, f"{second}_ms": timing, f"{second} / {first}": timing / base, "n": asked.repeats}
+    (first, base), (second, timing) = times.items()
+    medians = {f"{first}_ms": base.median_ms, f"{second}_ms": timing.median_ms}
+    ratios = {f"{second} / {first}": timing.median_ms / base.median_ms, "by minima": timing.min_ms / base.min_ms}
+    return {**medians, **ratios, "n": asked.repeats}
 
 
 @torch.no_grad()
@@ -71,6 +84,16 @@ def measure_layers(asked: argparse.Namespace) -> Rows:
         image, kinds = make_images(shape, 1, asked.device), ("conv2d", "si")
         layers = {kind: make_layer(kind, shape, DEFAULT_SCALES).to(asked.device) for kind in kinds}
         yield {"layer": name, **compare({kind: partial(layer, image) for kind, layer in layers.items()}, asked)}
+
+
+def measure_late(asked: argparse.Namespace) -> Rows:
+    for (name, shape), scales in product(LATE.items(), LATE_SCALES):
+        images = make_images(shape, shape.cpu_batch if asked.device == "cpu" else shape.batch, asked.device)
+        passes = {}
+        for kind in ("conv2d", "si"):
+            layer = make_layer(kind, shape, scales).to(asked.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            passes[kind] = LayerPass(layer, images.clone(memory_format=torch.channels_last), torch.channels_last)
+        yield {"layer": name, "scales": ", ".join(f"{scale:.2g}" for scale in scales), **compare(passes, asked)}
 
 
 def both_clocks(calls: Calls, device: str) -> dict[str, Calls]:
@@ -172,6 +195,7 @@ def run_parts(about: str | None, parts: Mapping[str, Part], out: str, **options:
 
 PARTS: dict[str, Part] = {
     "layers": (measure_layers, plain_table),
+    "late": (measure_late, plain_table),
     "rotations": (measure_rotations, plain_table),
     "ablation": (measure_ablation, plain_table),
 }

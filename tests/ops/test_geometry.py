@@ -145,3 +145,31 @@ def test_taps_are_blind_where_they_read_padding_alone():
         ]
         if axis.output_size > 0:
             assert axis.has_blind_taps == (not all(map(any, reads)))
+
+
+@pytest.mark.parametrize("scale", [1, 1.5])
+def test_a_kernel_is_cropped_by_the_pairs_of_outer_taps_that_read_padding_alone_at_every_size(scale):
+    cropped = 0
+    for length, kernel, stride, before, after, dilation in product(
+        (1, 2, 3), (1, 3, 4, 5), (1, 2), (0, 2, 5), (2, 5), (1, 3)
+    ):
+        axis = Axis(length, kernel, stride, (before, after), dilation)
+        if axis.output_size < 1:
+            continue
+        sees = [
+            any(
+                0 <= stride * q + dilation * tap - before < size
+                for size in range(1, int(scale * length) + 1)
+                for q in range(axis.response_size(size))
+            )
+            for tap in range(kernel)
+        ]
+        taps = (kernel - axis.cropped(scale).kernel) // 2
+        assert not any(sees[:taps] + sees[kernel - taps :])
+        more_padding = dilation * (taps + 1) <= min(before, after)
+        if stride == 1 and more_padding and 2 * taps + 2 <= kernel:
+            assert sees[taps] or sees[kernel - 1 - taps]
+        assert axis.cropped(scale).kernel_centre == axis.kernel_centre
+        assert all(axis.cropped(scale).response_size(size) == axis.response_size(size) for size in range(1, 9))
+        cropped += taps
+    assert cropped >= 10

@@ -139,6 +139,22 @@ def test_levels_about_as_wide_share_a_canvas_on_a_gpu_and_none_does_on_a_cpu():
     assert shared[False] == [[1], [2], [3], [4]]
 
 
+@pytest.mark.parametrize(
+    ("channels", "size", "together"), [(16, 7, True), (15, 7, False), (16, 10, True), (16, 11, False)]
+)
+def test_small_levels_of_many_channels_are_patches_on_one_canvas_on_a_cpu(channels, size, together):
+    """The patches have 9 · (25 + 100 + 100) pixels of size 10, and 9 · (25 + 121 + 121) of size 11."""
+    scales = (0.5, 1, 2, 2.5)
+    call = make_call((channels, size, size), (64, channels, 3, 3), padding=1, scales=scales)
+    plan = make_plan(call, 64, False)
+    assert plan.identity == 0
+    assert (codes_by_canvas(plan) == [[1, 2, 3]]) == together
+    if together:  # at the responses where a level has fewer of them than there are outputs
+        responses = [tuple(axis.length for axis in strip.align) for strip in strips_of(plan)]
+        assert responses == [(size // 2, size // 2), (size, size), (size, size)]
+        assert plan.canvases[0].response == (sum(high * wide for high, wide in responses), 1)
+
+
 def test_a_library_convolves_the_input_itself_for_scale_one_unless_it_has_company_or_a_kernel_of_ours():
     def identity(image, weight, gpu, images=64, groups=1, **how):
         return make_plan(make_call(image, weight, groups=groups), images, gpu, **how).identity

@@ -57,8 +57,23 @@ def test_agrees_with_the_loop_reference():
 def test_many_channels_are_gathered_and_agree_with_the_loops():
     call = (2, 16, 9, 8), (3, 16, 2, 3), (1, 2), (1, 0), (1, 1), 1, (0.7, 1, 1.7, 2)
     plan = make_plan(make_call(*call), 2, False)
-    assert {canvas.form for canvas in plan.canvases} == {"dense", "im2col"}
+    assert [[strip.code for strip in canvas.strips] for canvas in plan.canvases] == [[1, 2, 3]]
     assert_loops_agree(*call, antialias=False)
+
+
+@pytest.mark.parametrize("channels", [2, 16])
+def test_taps_that_read_padding_alone_at_every_level_agree_with_the_loops(channels):
+    call = (2, channels, 4, 3), (3, channels, 3, 5), (1, 2), (36, 8), (36, 4), 1, (0.7, 1, 2)
+    assert [axis.kernel for axis in make_call(*call).cropped.axes] == [1, 3]
+    assert_loops_agree(*call, antialias=False)
+
+
+def test_the_gradient_of_taps_that_read_padding_alone_is_zero():
+    images, weight = torch.rand(2, 3, 4, 4), torch.rand(5, 3, 3, 3, requires_grad=True)
+    si_conv2d(images, weight, padding=36, dilation=36).sum().backward()
+    seen = torch.zeros(3, 3, dtype=torch.bool)
+    seen[1, 1] = True
+    assert torch.equal((weight.grad != 0).expand(5, 3, 3, 3), seen.expand(5, 3, 3, 3))
 
 
 @pytest.mark.parametrize("channels", [1, 16])

@@ -7,7 +7,7 @@ import torch
 from helpers.loops import random
 from helpers.tolerance import assert_close
 from scaleconv.ops.cpu import resample
-from scaleconv.ops.resampling import MOST_IMAGES, AxisMap, linear_map, sparse_map
+from scaleconv.ops.resampling import MOST_IMAGES, AxisMap, linear_map, plane_entries, sparse_map
 
 COORDINATES = (-1.3, 0.0, 0.25, 1.0, 2.75, 2.75, 3.999, 4.0, 6.5)  # before, on, between and behind the 5 pixels
 
@@ -118,6 +118,11 @@ def test_only_the_identity_is_the_identity():
     assert not AxisMap(same, ones, 5).is_identity
 
 
+def at_once(pixels, rows, columns, place=None):
+    size = len(rows), len(columns)
+    return sparse_map(plane_entries(rows, columns, place), size, rows.length * columns.length, pixels.dtype)(pixels)
+
+
 def expected_images(pixels, rows, columns):
     return torch.einsum("nhwc,ph,qw->npqc", pixels, rows.dense(), columns.dense())
 
@@ -127,9 +132,9 @@ def expected_images(pixels, rows, columns):
 def test_both_ways_to_resample_are_a_product_with_the_dense_matrices(images, channels):
     pixels = random(images, 5, 4, channels)
     maps = linear_map(COORDINATES, 5, 2.0), linear_map((0.5, 3.5, 1.0), 4)
-    one_after_the_other, at_once = resample(pixels, *maps), sparse_map(*maps, pixels.dtype)(pixels)
-    assert one_after_the_other.shape == at_once.shape == (images, 9, 3, channels)
-    for result in (one_after_the_other, at_once):
+    results = [resample(pixels, *maps), at_once(pixels, *maps)]
+    for result in results:
+        assert result.shape == (images, 9, 3, channels)
         assert_close(result, expected_images(pixels, *maps))
 
 
@@ -148,22 +153,11 @@ def test_entries_follow_the_number_of_images_and_the_type():
         assert_close(resample(pixels, *maps), expected_images(pixels.double(), *maps), dtype)
 
 
-@pytest.mark.parametrize("channels", [1, 16])
-def test_a_patch_makes_its_taps_channels_row_by_row(channels):
-    high, wide = 3, 2
-    (rows, down), (columns, across) = some_map(7 * high, 5), some_map(6 * wide, 4, seed=1)
-    pixels = random(2, 5, 4, channels)
-    patches = sparse_map(rows, columns, pixels.dtype, patch=(high, wide))(pixels)
-    expected = torch.einsum("nhwc,pkh,qlw->npqklc", pixels, down.view(7, high, 5), across.view(6, wide, 4))
-    assert_close(patches, expected.flatten(3))
-
-
-def test_places_say_where_a_pixel_lies_in_memory():
+def test_places_say_where_a_pixel_of_the_result_lies():
     rows, columns = linear_map((0.5, 2.0), 3), linear_map((0.25, 1.0, 3.0), 4)
     pixels = random(2, 3, 4, 16)
-    turned = pixels.transpose(1, 2).contiguous()  # pixel (y, x) lies at 3·x + y
-    read = sparse_map(rows, columns, pixels.dtype, (torch.arange(3), 3 * torch.arange(4)))(turned)
-    assert_close(read, expected_images(pixels, rows, columns))
+    turned = at_once(pixels, rows, columns, (torch.arange(2), 2 * torch.arange(3)))  # pixel (y, x) lies at 2·x + y
+    assert_close(turned.view(2, 3, 2, 16).transpose(1, 2), expected_images(pixels, rows, columns))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -176,12 +170,12 @@ def test_a_pixel_that_is_not_finite_touches_only_results_that_read_it(value, cha
     expected = torch.zeros(3, len(maps[0]), len(maps[1]), channels, dtype=torch.bool)
     expected[1, :, :, 0] = reads
     assert 0 < reads.sum() < reads.numel() / 4
-    for result in (resample(pixels, *maps), sparse_map(*maps, pixels.dtype)(pixels)):
+    for result in (resample(pixels, *maps), at_once(pixels, *maps)):
         assert torch.equal(~result.isfinite(), expected)
     back = tuple(axis.transposed for axis in maps)
     sent = random(1, len(maps[0]), len(maps[1]), channels)
     sent[0, 5, 3, 0] = value  # of coordinates 2.75 and 0.5
-    results = [resample(sent, *back), sparse_map(*back, sent.dtype)(sent)]
+    results = [resample(sent, *back), at_once(sent, *back)]
     for result in results:
         assert set(map(tuple, (~result.isfinite()).nonzero().tolist())) == {
             (0, y, x, 0) for y in (2, 3) for x in (0, 1)

@@ -86,6 +86,16 @@ class Call:
         axes = [replace(axis, length=int(length)) for axis, length in zip(self.axes, size, strict=True)]
         return replace(self, axes=tuple(axes))
 
+    @cached_property
+    def cropped(self) -> "Call":
+        """The same call without the outer taps of the kernel that read padding alone at every level."""
+        scales = [scales_of(matrix) for matrix in self.matrices]
+        if self.mixes_axes:
+            return self
+        most = [max(map(abs, along)) for along in zip(*[each for each in scales if each], strict=True)]
+        axes = [axis.cropped(scale) for axis, scale in zip(self.axes, most, strict=True)]
+        return replace(self, axes=tuple(axes))
+
     @property
     def height(self) -> Axis:
         return self.axes[-2]

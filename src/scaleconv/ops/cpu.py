@@ -1,82 +1,104 @@
 """The four steps around a convolution on a CPU: sample, compete, and their transposes, spread and collect.
 
-`triton.steps` has the same for a GPU, where levels may share a canvas; here each has its own. All tensors are
-(N, H, W, C). Images of many channels are resampled in both axes at once by sparse matrices; those of few channels, and
-those cut into bands, one axis after the other. A map that mixes the axes always has a matrix for both. The matrices
-are kept in a cache, up to a number of bytes.
+`triton.steps` has the same for a GPU. All tensors are (N, H, W, C). A step of a canvas is one sparse matrix for both
+axes and all of its levels. Images of few channels, and large ones, are resampled one axis after the other, unless the
+map mixes the axes. The matrices are kept in a cache, up to a number of bytes.
 """
 
 import ctypes
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from math import prod
 from threading import Lock
 
 import torch
 from torch import Tensor
 
 from .checks import check_count
-from .plan import Canvas, PlaneStrip
-from .resampling import MOST_IMAGES, AxisMap, SparseMap, axis_matrix, sparse_map
+from .plan import MOST_PATCHES, Canvas, PlaneStrip, Strip
+from .resampling import AxisMap, SparseMap, axis_entries, sparse_map
 
-MANY_CHANNELS = 16  # from which it is faster to take both axes at once
+MANY_CHANNELS = 4  # from which it is faster to take both axes at once
 
 
 def sample(pixels: Tensor, canvas: Canvas) -> Tensor:
     """Put the rescaled images on the canvas: (N, H, W, C) → `canvas.shape`."""
-    (strip,) = canvas.strips
-    if isinstance(strip, PlaneStrip):
-        return _plane_matrix(strip, "sample", canvas.size, pixels.dtype)(pixels)
-    return _resample(pixels, *strip.sample, canvas, patch=canvas.taps or (1, 1)).contiguous()
+    if _takes_axes(canvas, pixels):
+        return resample(pixels, *canvas.strips[0].sample).contiguous()
+    return _matrix(canvas, "sample", pixels)(pixels).view(canvas.shape(len(pixels), pixels.shape[3]))
 
 
 def collect(sampled: Tensor, canvas: Canvas, total: Tensor, *, start: bool) -> None:
     """Add the transpose of `sample` to the gradient of the images, of which at the `start` there is none."""
-    (strip,) = canvas.strips
     if start:
         total.zero_()
-    if isinstance(strip, PlaneStrip):
-        total += _plane_matrix(strip, "collect", strip.level.image, sampled.dtype)(sampled)
+    strip = canvas.strips[0]
+    if isinstance(strip, Strip) and _takes_axes(canvas, sampled):
+        total[:, strip.inputs] += resample(sampled, *strip.collect)
     else:
-        total[:, strip.inputs] += _resample(sampled, *strip.collect, canvas, patches=canvas.taps is not None)
+        total += _matrix(canvas, "collect", sampled)(sampled).view(total.shape)
 
 
-def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bias: Tensor | None) -> None:
+def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor) -> None:
     """Align the responses (N, h', w', M); where one is stronger than the output so far, it becomes the output.
 
-    Before scale 1 there is no output. The `bias` is (N, M), by any strides.
+    Before scale 1 there is no output.
     """
-    (strip,) = canvas.strips
-    covered, region = None, (slice(None), *strip.outputs)
-    if isinstance(strip, PlaneStrip):
-        found = _plane_matrix(strip, "compete", strip.level.output, response.dtype)
-        aligned, covered, region = found(response), found.read, (slice(None),) * 3
-    else:
-        aligned = _resample(response, *strip.align, canvas)
-    if bias is not None:
-        aligned = aligned + bias[:, None, None, :]
-    best, won = output[region], winner[region]
+    aligned, covered = response, None
+    if _takes_axes(canvas, response):
+        aligned = resample(response, *canvas.strips[0].align)
+    elif not canvas.is_aligned:
+        matrix = _matrix(canvas, "align", response)
+        aligned, covered = matrix(response), matrix.read
+    best, won = (_on_grid(each, canvas) for each in (output, winner))
+    for strip, part in _by_strips(aligned, canvas):
+        _compete(part, strip, best[:, *strip.outputs], won[:, *strip.outputs], covered)
+
+
+def _compete(aligned: Tensor, strip: Strip | PlaneStrip, best: Tensor, winner: Tensor, covered: Tensor | None) -> None:
     if strip.code == 0:
         best.copy_(aligned)
-        won.zero_()
+        winner.zero_()
         return
     wins = aligned >= best if strip.wins_ties else aligned > best
     if covered is not None:
         wins &= covered
         aligned = aligned.where(covered, -torch.inf)
-    torch.maximum(won, wins.view(torch.uint8) * strip.code, out=won)  # codes only grow
+    torch.maximum(winner, wins.view(torch.uint8) * strip.code, out=winner)  # codes only grow
     torch.maximum(best, aligned, out=best)  # keeps a NaN from either side
+
+
+def _on_grid(outputs: Tensor, canvas: Canvas) -> Tensor:
+    """Pixels of the output, in one long row if the maps of the canvas mix the axes."""
+    images, height, width, channels = outputs.shape
+    return outputs.view(images, *canvas.grid((height, width)), channels)
+
+
+def _by_strips(aligned: Tensor, canvas: Canvas) -> Iterator[tuple[Strip | PlaneStrip, Tensor]]:
+    """What the outputs of each strip read, as images."""
+    first = 0
+    for strip in canvas.strips:
+        if len(canvas.strips) == 1:
+            yield strip, aligned.reshape(len(aligned), *strip.output_size, aligned.shape[3])
+        else:
+            outputs = prod(strip.output_size)
+            yield strip, aligned[:, first : first + outputs, 0].unflatten(1, strip.output_size)
+            first += outputs
 
 
 def spread(grad: Tensor, winner: Tensor, canvas: Canvas) -> Tensor:
     """The transpose of `compete`: the gradient (N, H0, W0, M) of each response, from the outputs that it won."""
-    (strip,) = canvas.strips
-    if isinstance(strip, PlaneStrip):
-        share = mask_by_winner(grad, winner, strip.code)
-        return _plane_matrix(strip, "spread", canvas.response, grad.dtype)(share)
-    region = (slice(None), *strip.outputs)
-    rows, columns = (axis.transposed for axis in strip.align)
-    return _resample(mask_by_winner(grad[region], winner[region], strip.code), rows, columns, canvas).contiguous()
+    grad, winner = (_on_grid(each, canvas) for each in (grad, winner))
+    shares = [mask_by_winner(grad[:, *strip.outputs], winner[:, *strip.outputs], strip.code) for strip in canvas.strips]
+    share = shares[0] if len(shares) == 1 else torch.cat([each.flatten(1, 2) for each in shares], 1)
+    if _takes_axes(canvas, share):
+        rows, columns = (axis.transposed for axis in canvas.strips[0].align)
+        return resample(share, rows, columns).contiguous()
+    if not canvas.is_aligned:
+        share = _matrix(canvas, "spread", share)(share)
+    return share.contiguous().view(len(grad), *canvas.response, share.shape[-1])
 
 
 def mask_by_winner(grad: Tensor, winner: Tensor, code: int) -> Tensor:
@@ -93,26 +115,24 @@ def to_compare(winner: Tensor, grad: Tensor) -> Tensor:
     return winner.to(grad.dtype)
 
 
-def _resample(
-    pixels: Tensor,
-    rows: AxisMap,
-    columns: AxisMap,
-    canvas: Canvas,
-    *,
-    patch: tuple[int, int] = (1, 1),
-    patches: bool = False,
-) -> Tensor:
-    """Resample by the maps, in the faster of two ways; patches, to be made or to be read, by a sparse matrix."""
-    if not patches and patch == (1, 1):
-        if rows.is_identity and columns.is_identity:
-            return pixels
-        if canvas.band or pixels.shape[3] < MANY_CHANNELS:
-            return resample(pixels, rows, columns)
+def _takes_axes(canvas: Canvas, pixels: Tensor) -> bool:
+    """Whether one axis is resampled after the other: faster for few channels, and less to keep for large canvases."""
+    whole = canvas.taps or isinstance(canvas.strips[0], PlaneStrip)
+    large = canvas.band or prod(canvas.size) > MOST_PATCHES
+    return not whole and (large or pixels.shape[3] < MANY_CHANNELS)
+
+
+def _matrix(canvas: Canvas, step: str, pixels: Tensor) -> SparseMap:
+    """The matrix of one step on both axes, of all strips."""
+    maps = [strip.level if isinstance(strip, PlaneStrip) else (strip.sample, strip.align) for strip in canvas.strips]
 
     def make() -> SparseMap:
-        return sparse_map(rows, columns, pixels.dtype, canvas.offsets(1) if patches else None, patch)
+        entries, results, read = canvas.sampling() if step in ("sample", "collect") else canvas.alignment()
+        if step in ("collect", "spread"):
+            entries, results, read = (entries[1], entries[0], entries[2]), read, results
+        return sparse_map(entries, results, prod(read), pixels.dtype)
 
-    return SPARSE_MAPS.find((rows, columns, pixels.dtype), make)(pixels.contiguous())
+    return SPARSE_MAPS.find((step, pixels.dtype, canvas.taps, *maps), make)
 
 
 def resample(pixels: Tensor, rows: AxisMap, columns: AxisMap) -> Tensor:
@@ -128,18 +148,9 @@ def _resample_rows(pixels: Tensor, axis: AxisMap) -> Tensor:
     images, dtype, shape = len(pixels), pixels.dtype, pixels.shape[2:]
     if images == 0:
         return pixels.new_zeros((0, len(axis), *shape))
-    matrix = SPARSE_MAPS.find((axis, images, dtype), lambda: axis_matrix(axis, images, dtype))
+    make = partial(sparse_map, axis_entries(axis), (len(axis), 1), axis.length, dtype, most=images)
+    matrix = SPARSE_MAPS.find((axis, images, dtype), make)
     return matrix(pixels).view(images, len(axis), *shape)
-
-
-def _plane_matrix(strip: PlaneStrip, step: str, size: tuple[int, int], dtype: torch.dtype) -> SparseMap:
-    """The matrix of one step, which gives images of this size."""
-
-    def make() -> SparseMap:
-        plane = (strip.sample if step in ("sample", "collect") else strip.align)[1]
-        return axis_matrix(plane, MOST_IMAGES, dtype, size, transpose=step in ("collect", "spread"))
-
-    return SPARSE_MAPS.find((strip.level, step, dtype), make)
 
 
 ROUNDS = 3  # times that a cache has forgotten as much as it holds, after which it is too small

@@ -190,6 +190,22 @@ class Axis:
         places = zip(starts, outputs, strict=True)
         return any(n >= self.output_size or start + self.stride * n >= self.length for start, n in places)
 
+    def cropped(self, scale: float) -> "Axis":
+        """Without the outer taps at both ends that read padding alone at every scale up to this one.
+
+        As many go at either end, with the padding that they read, so the centre of the kernel stays.
+        """
+        size = math.floor(scale * self.length + SLACK)
+        last, taps = self.stride * (self.response_size(size) - 1), 0
+        while (
+            self.dilation * (taps + 1) <= min(self.padding)
+            and last + self.dilation * taps < self.padding[0]
+            and self.dilation * (self.kernel - 1 - taps) - self.padding[0] >= size
+        ):
+            taps += 1
+        before, after = (each - self.dilation * taps for each in self.padding)
+        return Axis(self.length, self.kernel - 2 * taps, self.stride, (before, after), self.dilation)
+
     @property
     def kernel_centre(self) -> float:
         """Where the centre of the kernel stands for the first response."""

@@ -93,7 +93,7 @@ def macs(
     direct = Macs(sum(_convolution(call, level.response) for level in call.levels))
     for canvas in make_plan(call, images, False, "dense").canvases:
         direct += _resampling(call, canvas)
-    planned = count_planned(make_plan(call, images, gpu))
+    planned = count_planned(make_plan(call if gpu else call.cropped, images, gpu))
     return Cost(*(each.times(images) for each in (conv2d, direct, planned)))
 
 

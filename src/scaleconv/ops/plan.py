@@ -9,7 +9,8 @@ A level is sampled, convolved, aligned and competes. It takes one of three exact
   product, at a cost that does not depend on the scale.
 
 What is sampled lies on a canvas with the zeros of the padding around it. Levels of a small layer share a canvas, one
-below the other, so that one convolution serves them all. A level of a large image is cut into bands of output rows,
+below the other, so that one convolution serves them all; on a CPU, their patches do, at the responses of a level where
+those are fewer than the outputs. A level of a large image is cut into bands of output rows,
 each with a canvas of its own, which bounds the memory. Both are strips: some outputs of one level, somewhere on a
 canvas.
 
@@ -32,7 +33,15 @@ from torch import Tensor
 
 from .call import Call
 from .geometry import BILINEAR, Axis, AxisLevel, Level, Pair, PlaneLevel, Reading, count_responses, support_of
-from .resampling import AxisMap, linear_map, plane_alignment, plane_sampling
+from .resampling import (
+    AxisMap,
+    Entries,
+    axis_entries,
+    linear_map,
+    plane_alignment,
+    plane_entries,
+    plane_sampling,
+)
 
 Form = Literal["dense", "strided", "im2col"]
 
@@ -42,7 +51,8 @@ class Budget:
     """How canvases are laid out, in elements of a tensor.
 
     Attributes:
-        shared: levels share a canvas if all images together take at most so many.
+        shared: levels share a canvas if all images together take at most so many; on a CPU, if their patches, of one
+            image and channel, do.
         band: a canvas and its responses may take so many, of one image or of all that lie together; else it is cut.
     """
 
@@ -70,6 +80,10 @@ class Strip:
     align: tuple[AxisMap, AxisMap]
     top: int
     response_top: int
+
+    @property
+    def output_size(self) -> Pair:
+        return self.outputs[0].stop - self.outputs[0].start, self.outputs[1].stop - self.outputs[1].start
 
     @cached_property
     def inputs(self) -> slice:
@@ -109,6 +123,10 @@ class PlaneStrip:
     @property
     def outputs(self) -> tuple[slice, slice]:
         return slice(0, 1), slice(0, math.prod(self.level.output))
+
+    @property
+    def output_size(self) -> Pair:
+        return 1, math.prod(self.level.output)
 
     @property
     def sample(self) -> tuple[AxisMap, AxisMap]:
@@ -163,6 +181,40 @@ class Canvas:
         """An image of this size as the maps see it: one long row if they mix the axes."""
         return (1, size[0] * size[1]) if isinstance(self.strips[0], PlaneStrip) else size
 
+    @cached_property
+    def is_aligned(self) -> bool:
+        """Whether the responses are those of the outputs, in their order."""
+        strips = self.strips
+        return all(not isinstance(s, PlaneStrip) and all(axis.is_identity for axis in s.align) for s in strips)
+
+    def sampling(self) -> tuple[Entries, Pair, Pair]:
+        """What `sample` does for all strips as one sparse matrix, and the sizes of the canvas and of the image."""
+        parts = []
+        for strip in self.strips:
+            if isinstance(strip, PlaneStrip):
+                return axis_entries(strip.sample[1]), self.size, strip.level.image
+            rows, columns = strip.sample
+            place = None
+            if self.taps:
+                high, wide = self.taps
+                row, column = (torch.arange(len(axis), device="cpu") for axis in strip.sample)
+                outputs = strip.response_top + row // high * (len(columns) // wide)
+                place = (outputs * high + row % high) * wide, column // wide * high * wide + column % wide
+            parts.append(plane_entries(rows, columns, place))
+        return _joined(parts), self.size, (rows.length, columns.length)
+
+    def alignment(self) -> tuple[Entries, Pair, Pair]:
+        """The same for `align`, and the sizes of the outputs, in a row if of several strips, and responses."""
+        parts, outputs = [], 0
+        for strip in self.strips:
+            if isinstance(strip, PlaneStrip):
+                return axis_entries(strip.align[1]), strip.output_size, self.response
+            row, column, weight = plane_entries(*strip.align)
+            parts.append((row + outputs, column + strip.response_top, weight))
+            outputs += math.prod(strip.output_size)
+        alone = len(self.strips) == 1
+        return _joined(parts), strip.output_size if alone else (outputs, 1), self.response
+
     def offsets(self, channels: int) -> tuple[Tensor, Tensor]:
         """What each row and each column add to the place of a pixel in memory, in elements."""
         size = self.grid(self.size)
@@ -174,6 +226,11 @@ class Canvas:
         output, of_kernel = (columns % across, columns // across) if self.planar else (columns // wide, columns % wide)
         row = rows // high * across * position + rows % high * wide * tap
         return row * channels, (output * position + of_kernel * tap) * channels
+
+
+def _joined(parts: Sequence[Entries]) -> Entries:
+    row, column, weight = (torch.cat(each) for each in zip(*parts, strict=True))
+    return row, column, weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +254,9 @@ class Plan:
 
 FEW_CHANNELS = 16
 PATCHES = 4.0  # pixels of patches, for one of a dense canvas, up to which im2col is the faster on a CPU
-MOST_PATCHES = 2**17  # pixels beyond which a CPU would have to keep too much of where they are read
+# Pixels of the patches of all levels up to which a CPU is faster with a single matrix product.
+FEW_PATCHES = 2**11
+MOST_PATCHES = 2**17  # pixels of a canvas beyond which a CPU would have to keep too much of where they are read
 # On a GPU a small layer takes as long as the host needs to launch it. Up to so many elements of all levels, those that
 # are not strided are dense and share one canvas, and with fewer still all do. Levels as wide as this part of the widest
 # share one in any case.
@@ -238,7 +297,10 @@ def make_plan(call: Call, images: int, gpu: bool, form: Form | None = None, budg
     if budget is None:
         pixels = call.height.length * call.width.length * call.in_channels
         outputs = math.prod(call.output_size) * call.out_channels
-        budget = Budget(SHARED if gpu else 0, max(2**25, images * (pixels + outputs)) if gpu else 2**22)
+        if gpu:
+            budget = Budget(SHARED, max(2**25, images * (pixels + outputs)))
+        else:
+            budget = Budget(FEW_PATCHES if call.in_channels >= FEW_CHANNELS else 0, 2**22)
     with torch.inference_mode(False), torch.no_grad():
         return _make_plan(call, images, gpu, form, budget)
 
@@ -246,6 +308,9 @@ def make_plan(call: Call, images: int, gpu: bool, form: Form | None = None, budg
 def _make_plan(call: Call, images: int, gpu: bool, form: Form | None, budget: Budget) -> Plan:
     levels = call.levels
     mixed = any(isinstance(level, PlaneLevel) for level in levels)
+    by_axes = [level for level in levels if isinstance(level, Level)]
+    if not (gpu or mixed or call.groups > 1) and sum(_patches(call, each) for each in by_axes[1:]) <= budget.shared:
+        return Plan(call, levels[0].code, _gathered(call, by_axes[1:]), gpu, False)
     elements = images * sum(_elements(call, level) for level in levels)
     share = elements <= budget.shared and not mixed
     if gpu and mixed:
@@ -269,6 +334,12 @@ def _make_plan(call: Call, images: int, gpu: bool, form: Form | None, budget: Bu
 def _elements(call: Call, level: Level | PlaneLevel) -> int:
     """Elements of a dense level of one image, and of its responses."""
     return math.prod(level.size) * call.in_channels + math.prod(level.response) * call.out_channels
+
+
+def _patches(call: Call, level: Level) -> int:
+    """Pixels of the patches of a level, at its responses or at the outputs, of which there may be fewer."""
+    axes = ((call.height, level.height), (call.width, level.width))
+    return math.prod(axis.kernel * min(on.response_size, len(on.targets)) for axis, on in axes)
 
 
 def _sharing(levels: Sequence[Level | PlaneLevel], allowed: bool, every: bool) -> list[list[Level] | PlaneLevel]:
@@ -356,6 +427,34 @@ def _canvas(call: Call, levels: Sequence[Level], form: Form, planar: bool, bands
     cut = any(band.stop - band.start < len(level.height.targets) for level, band in zip(levels, bands, strict=True))
     stride = (stride[0] if response[0] > 1 else 1, stride[1] if response[1] > 1 else 1)  # as in `Axis.stride_matters`
     return Canvas(form, tuple(strips), size, (response[0], response[1]), stride, dilation, taps, planar, cut)
+
+
+def _gathered(call: Call, levels: Sequence[Level]) -> tuple[Canvas, ...]:
+    """The patches of all these levels one below the other, so that the convolution is a single matrix product.
+
+    They are those of the responses where a level has fewer of them than there are outputs.
+    """
+    if not levels:
+        return ()
+    axes, kernel = (call.height, call.width), (call.height.kernel, call.width.kernel)
+    strips, top = [], 0
+    for level in levels:
+        maps = []
+        for axis, on, scale in zip(axes, (level.height, level.width), level.scales, strict=True):
+            form: Form = "dense" if on.response_size < len(on.targets) else "im2col"
+            support = support_of(scale, call.antialias)
+            sample, align = axis_maps(axis, on, form, support, (0, len(on.targets)), call.reading)
+            if form == "dense" and axis.kernel > 1:
+                first = axis.stride * torch.arange(align.length, device="cpu")
+                tap = axis.dilation * torch.arange(axis.kernel, device="cpu")
+                sample = sample.rows((first.unsqueeze(1) + tap).flatten())
+            maps.append((sample, align))
+        outputs = (slice(*level.height.covered), slice(*level.width.covered))
+        sampled, aligned = zip(*maps, strict=True)
+        strips.append(Strip(level.code, level.wins_ties, outputs, sampled, aligned, top * kernel[0], top))
+        top += aligned[0].length * aligned[1].length
+    size = (top * kernel[0], kernel[1])
+    return (Canvas("im2col", tuple(strips), size, (top, 1), kernel, (1, 1), kernel, False, False),)
 
 
 def _by_tap(axis: AxisMap, kernel: int) -> AxisMap:

@@ -184,7 +184,6 @@ class SparseMap:
 
     Attributes:
         size: (height, width) of the result.
-        taps: pixels of the matrix that are channels of one pixel of the result: those of a patch, or 1.
         source: pixels of the image that is read.
         images: how many images the entries below are of, one after the other.
         first: where the entries of each row begin, and where the last ones end.
@@ -192,7 +191,6 @@ class SparseMap:
     """
 
     size: tuple[int, int]
-    taps: int
     source: int
     images: int
     first: Tensor
@@ -210,77 +208,58 @@ class SparseMap:
         return None if bool(count.all()) else count > 0
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Resample images (N, …, C), contiguous: (N, h, w, taps · C)."""
-        images, channels = len(pixels), pixels.numel() // max(1, len(pixels) * self.source)
+        """Resample images (N, …, C), contiguous: (N, h, w, C)."""
+        images, channels = pixels.shape[0], pixels.numel() // max(1, pixels.shape[0] * self.source)
         if images == 0:
-            return pixels.new_zeros((0, *self.size, self.taps * pixels.shape[-1]))
-        rows, entries = self.size[0] * self.size[1] * self.taps, len(self.index) // self.images
-        sums = []
-        for some in pixels.reshape(images, self.source, channels).split(self.images):
-            first, count = self.first[: len(some) * rows + 1], len(some) * entries
-            sums.append(_weighted_sums(some.flatten(0, 1), first, self.index[:count], self.weight[:count]))
-        return (sums[0] if len(sums) == 1 else torch.cat(sums)).view(images, *self.size, -1)
+            return pixels.new_zeros((0, *self.size, pixels.shape[-1]))
+        table = pixels.reshape(images * self.source, channels)
+        if images <= self.images:
+            sums = self._multiply(table, images)
+        else:
+            parts = table.split(self.images * self.source)
+            sums = torch.cat([self._multiply(some, some.shape[0] // self.source) for some in parts])
+        return sums.view(images, *self.size, -1)
+
+    def _multiply(self, table: Tensor, images: int) -> Tensor:
+        """The product with the pixels of so many images."""
+        rows, entries = images * self.size[0] * self.size[1], images * (self.index.shape[0] // self.images)
+        return _weighted_sums(table, self.first[: rows + 1], self.index[:entries], self.weight[:entries])
 
 
-def sparse_map(
-    rows: AxisMap,
-    columns: AxisMap,
-    dtype: torch.dtype,
-    place: tuple[Tensor, Tensor] | None = None,
-    patch: tuple[int, int] = (1, 1),
-) -> SparseMap:
-    """Make the resampling of both axes one.
+Entries = tuple[Tensor, Tensor, Tensor]  # of a sparse matrix: rows, columns, values
+
+
+def axis_entries(axis: AxisMap) -> Entries:
+    """The entries of a map that are not zero."""
+    row, entry = axis.weight.nonzero(as_tuple=True)
+    return row, axis.index[row, entry], axis.weight[row, entry]
+
+
+def plane_entries(rows: AxisMap, columns: AxisMap, place: tuple[Tensor, Tensor] | None = None) -> Entries:
+    """The entries of the resampling of both axes as one; pixels are counted row by row.
 
     Args:
         rows, columns: the maps.
-        dtype: of the images.
-        place: for each row and each column of the image, what it adds to the place of a pixel in memory, if its rows do
-            not lie one after the other.
-        patch: (Kh, Kw) if every Kh rows and Kw columns of the result are channels of one pixel.
+        place: what each row and each column of the result adds to the place of its pixel, if not row by row.
     """
-    (high, wide), size = patch, (len(rows) // patch[0], len(columns) // patch[1])
-    rows, columns = rows.compact(), columns.compact()
-    entries, source = rows.index.shape[1] * columns.index.shape[1], rows.length * columns.length
+    (down, y, high), (across, x, wide) = (axis_entries(axis.compact()) for axis in (rows, columns))
     if place is None:
-        lines, pixels = (torch.arange(each.length, device="cpu") for each in (rows, columns))
-        place = (lines * columns.length, pixels)
-    kind = torch.promote_types(dtype, torch.float32)
-    index = place[0].int()[rows.index][:, None, :, None] + place[1].int()[columns.index][None, :, None, :]
-    weight = rows.weight.to(kind)[:, None, :, None] * columns.weight.to(kind)[None, :, None, :]  # (h, w, entries …)
-    filled = (rows.weight[:, 0] != 0).unsqueeze(1) & (columns.weight[:, 0] != 0)  # the rest are zeros of the padding
-    index, weight, filled = (
-        table.reshape(size[0], high, size[1], wide, -1).transpose(1, 2).flatten(0, 3)
-        for table in (index, weight, filled)
-    )
-    filled = filled.squeeze(1)
-    first = F.pad(filled.cumsum(0), (1, 0)) * entries
-    if not filled.all():
-        index, weight = index[filled], weight[filled]
-    return _repeated(size, high * wide, source, first, index.flatten(), weight.flatten().to(dtype))
+        place = torch.arange(len(rows), device="cpu") * len(columns), torch.arange(len(columns), device="cpu")
+    row = place[0][down].unsqueeze(1) + place[1][across]
+    column = (y * columns.length).unsqueeze(1) + x
+    return row.flatten(), column.flatten(), (high.unsqueeze(1) * wide).flatten()
 
 
-def axis_matrix(
-    axis: AxisMap, images: int, dtype: torch.dtype, size: tuple[int, int] | None = None, *, transpose: bool = False
+def sparse_map(
+    entries: Entries, size: tuple[int, int], source: int, dtype: torch.dtype, most: int = MOST_IMAGES
 ) -> SparseMap:
-    """The map of one axis, or its transpose, for a batch of so many images.
-
-    To it each line across the axis is a pixel. One on images that are one long row gives images of this size.
-    """
-    row, entry = axis.weight.nonzero(as_tuple=True)
-    column, weight = axis.index[row, entry], axis.weight[row, entry]
-    rows, columns = len(axis), axis.length
-    if transpose:
-        order = column.argsort(stable=True)
-        row, column, weight, rows, columns = column[order], row[order], weight[order], columns, rows
-    first = F.pad(row.bincount(minlength=rows).cumsum(0), (1, 0))
-    return _repeated(size or (rows, 1), 1, columns, first, column, weight.to(dtype), images)
-
-
-def _repeated(
-    size: tuple[int, int], taps: int, source: int, first: Tensor, index: Tensor, weight: Tensor, most: int = MOST_IMAGES
-) -> SparseMap:
-    """The matrix of one image for as many as can be taken at a time, one below the other."""
+    """The matrix with these entries, in any order, for at `most` so many images at a time."""
+    row, column, weight = entries
+    order = row.argsort(stable=True)
+    first = F.pad(row.bincount(minlength=size[0] * size[1]).cumsum(0), (1, 0))
+    index, weight = column[order], weight[order].to(dtype)
     images = max(1, min(ENTRIES // max(1, len(index)), most))
     each = torch.arange(images, dtype=torch.int32, device="cpu").unsqueeze(1)
     firsts = torch.cat([(first[:-1] + each * len(index)).flatten(), first[-1:] * images]).int()
-    return SparseMap(size, taps, source, images, firsts, (index + each * source).flatten().int(), weight.repeat(images))
+    repeated = (index + each * source).flatten().int()
+    return SparseMap(size, source, images, firsts, repeated, weight.repeat(images))

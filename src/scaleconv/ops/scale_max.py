@@ -12,6 +12,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import cpu
 from .convolution import conv2d, conv2d_backward, convolve, sampled_grad, to_images, to_pixels, weight_grad
@@ -33,19 +34,25 @@ def scale_max_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: 
         shape = (len(input), call.out_channels, *call.output_size)
         result = torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=torch.channels_last)
     else:
-        result = conv2d(to_images(pixels) if plan.canvases else input, weight, bias, call)
+        inner = bias if plan.gpu else None
+        result = conv2d(to_images(pixels) if plan.canvases else input, weight, inner, call)
         result = result.contiguous(memory_format=torch.channels_last)
     won = torch.empty_like(result, dtype=torch.uint8)
     output, winner = (each if plan.planar else to_pixels(each) for each in (result, won))
     if plan.identity is not None:
         winner.fill_(plan.identity)
-    if bias is not None:  # (images, channels) of the output
+    if bias is not None and plan.gpu:  # (images, channels) of the output
         bias = bias.unsqueeze(int(plan.planar)).expand(len(output), output.shape[3])
     for canvas in plan.canvases:
         for some in _chunks(pixels, canvas, plan):
             response = convolve(steps.sample(pixels[some], canvas), weight, canvas, plan)
             part = slice(None) if plan.planar else some  # of the images, which are innermost there
-            steps.compete(response, canvas, output[part], winner[part], None if bias is None else bias[part])
+            if plan.gpu:
+                steps.compete(response, canvas, output[part], winner[part], None if bias is None else bias[part])
+            else:
+                cpu.compete(response, canvas, output[part], winner[part])
+    if bias is not None and not plan.gpu:  # which does not change the winner
+        result += bias[:, None, None]
     if plan.planar:
         result, won = (each.permute(3, 0, 1, 2).clone(memory_format=torch.channels_last) for each in (result, won))
     return result, won
@@ -55,7 +62,8 @@ def scale_max_backward(
     grad: Tensor, input: Tensor, weight: Tensor, winner: Tensor, plan: Plan, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the input and of the weight, each None if it is not needed."""
-    steps, call, pixels, weight = _steps(plan), plan.call, _pixels(input, plan), _laid_out(weight, plan)
+    steps, call, pixels, taps = _steps(plan), plan.call, _pixels(input, plan), weight.shape[2:]
+    weight = _laid_out(weight, plan)
     sent = _pixels(grad, plan)
     won = steps.to_compare(_pixels(winner, plan), sent)
     to_input = to_weight = None
@@ -75,6 +83,9 @@ def scale_max_backward(
                 steps.collect(sampled_grad(share, weight, canvas, plan), canvas, to_input[some], start=start)
     if needed[1] and to_weight is None:  # there are no images
         to_weight = torch.zeros_like(weight)
+    if to_weight is not None and to_weight.shape[2:] != taps:  # no gradient reaches the others
+        high, wide = ((all_ - kept) // 2 for all_, kept in zip(taps, to_weight.shape[2:], strict=True))
+        to_weight = F.pad(to_weight, (wide, wide, high, high))
     if to_input is not None:
         to_input = to_input.permute(3, 0, 1, 2) if plan.planar else to_images(to_input)
     return to_input, to_weight
@@ -96,13 +107,18 @@ def _chunks(pixels: Tensor, canvas: Canvas, plan: Plan) -> Iterator[slice]:
     per_image = canvas.elements(plan.call) * pixels.element_size()
     outputs = prod(plan.call.output_size) * plan.call.out_channels
     both = pixels.nbytes + images * outputs * pixels.element_size()
-    allowed = max(GPU_CHUNK, 2 * both) if plan.gpu else CPU_CHUNK
+    taps = plan.call.height.kernel * plan.call.width.kernel * plan.call.in_channels // plan.call.groups
+    weight = taps * plan.call.out_channels * pixels.element_size()  # which every chunk reads anew
+    allowed = max(GPU_CHUNK, 2 * both) if plan.gpu else max(CPU_CHUNK, 2 * weight)
     step = max(1, -(-images // max(1, -(-images * per_image // allowed))))
     return (slice(first, min(first + step, images)) for first in range(0, images, step))
 
 
 def _laid_out(weight: Tensor, plan: Plan) -> Tensor:
-    """The weight in the layout of the canvases, into which a library would bring it at each of its calls."""
+    """The taps that the plan has, in the layout of the canvases, into which a library would bring them at each call."""
+    kept = plan.call.height.kernel, plan.call.width.kernel
+    high, wide = ((taps - each) // 2 for taps, each in zip(weight.shape[2:], kept, strict=True))
+    weight = weight[:, :, high : high + kept[0], wide : wide + kept[1]]
     if plan.planar or not plan.canvases:
         return weight
     return weight.contiguous(memory_format=torch.channels_last)
