@@ -15,11 +15,13 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from msgspec.structs import asdict
 
 from scaleconv.drawing import COLOURS, GRID, SITE_WIDTH, make_figure, save_figure, style
 from scaleconv.experiments import read_records
 from scaleconv.experiments.measures import BY_SCALE, count_macs
 from scaleconv.experiments.records import Record
+from scaleconv.experiments.settings import NetworkSettings, read
 from scaleconv.metrics import Interval, interval
 from scaleconv.models import Images, make_network
 from scaleconv.table import Table
@@ -142,7 +144,8 @@ def operations(record: Record) -> float:
     """Of one image, counted on a CPU: on a GPU the layer may be evaluated in another order."""
     data = record.config["data"]
     images = Images(tuple(data["size"]), data["channels"], len(data["classes"]), data["task"])
-    network = make_network(images, **record.config["network"]).eval()
+    settings = read(NetworkSettings, record.config["network"], "network")  # an older record lacks newer settings
+    network = make_network(images, **asdict(settings)).eval()
     return count_macs(network, torch.zeros(1, data["channels"], *data["size"]))
 
 
