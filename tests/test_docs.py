@@ -168,7 +168,7 @@ def test_the_page_on_performance_quotes_its_records():
         for dtype in ("float32", "bfloat16"):
             ours, broad = times[shape, dtype, "si"], times[shape, dtype, "conv2d_wide"]
             for name, digits in (("graph_both", 2), ("both", 1)):
-                quoted.append(rf"{ours[name]['median_ms'] / broad[name]['median_ms']:.{digits}f} \([\d.]+\)")
+                quoted.append(f"{ours[name]['median_ms'] / broad[name]['median_ms']:.{digits}f}")
         assert re.search(rf"\| {shape}: .*\| {between.join(quoted)} \|", page), shape
     titles, steps = {"resnet18": "ResNet-18", "depthwise": "depthwise"}, step_times("h200")
     for (network, task, dtype, variant), plain in steps.items():
@@ -184,7 +184,7 @@ def test_the_page_on_performance_quotes_its_records():
     assert stated in text_of("scaling.md")
     epochs = numbers(BENCH / "h200-tried.json")["table1_epoch_of_six_folds_s"]
     for seconds in epochs["a stream for each fold, shared 2**24, channels_last"].values():
-        assert f" s | {700 * seconds:,.0f} s |" in page
+        assert f" {700 * seconds:,.0f} s" in page
     kept, prose = numbers(BENCH / "memory-kept.json"), prose_of("performance.md")
     pyramid, ours = kept["pyramid"], kept["SIConv2d"]
     assert " ".join(f"{name}={value}" for name, value in kept["variables"].items()) in prose
@@ -298,16 +298,7 @@ def test_words_are_those_that_a_reader_meets():
     assert words_of(text) == ["A", "title", "one", "two],", "0.5", "four–five"]
 
 
-LONG = pytest.mark.xfail(reason="has 1,608 words", strict=True)
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.name, marks=[LONG] if page.name == "performance.md" else [])
-        for page in sorted((ROOT / "docs").glob("*.md"))
-    ],
-)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_a_page_has_at_most_1500_words(page):
     assert len(words_of(page.read_text())) <= 1500
 
