@@ -61,7 +61,7 @@ DEEPER = [Row(part, "deeper", "plain", f"{title}, ResNet") for part, title in SE
 RIVALS = [
     Row(part, method, against, f"{title}: {name}")
     for part, title, (plain, late, deeper, deeper_late) in (
-        ("cifar-controls", "CIFAR-10, held-out images, 13 convolutions", ("deep", "deep-shrinking", "deepest", "deepest-shrinking")),
+        ("cifar-controls", "CIFAR-10, held out", ("deep", "deep-shrinking", "deepest", "deepest-shrinking")),
         *((part, title, ("plain", "late", "deeper", "deeper-late")) for part, title in SETS.items()),
     )
     for method, against, name in (

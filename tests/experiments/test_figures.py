@@ -33,9 +33,9 @@ from scaleconv.experiments.figures import (
     make_parts,
     tile,
 )
-from scaleconv.experiments.methods import METHODS, OWN, PAPERS
+from scaleconv.experiments.items import ITEMS
+from scaleconv.experiments.methods import OWN
 from scaleconv.experiments.tables import Line, Panel, make_panels
-from scaleconv.models import NETWORKS
 
 RECORDS = {"table1": table_records({"convnet": [4.0, 5.0], "ensemble": [3.0, 3.0], "rbm": [8.0, 6.0]}), **CURVES}
 
@@ -290,8 +290,7 @@ def test_a_method_has_the_same_colour_in_every_figure():
 
 def test_every_method_has_a_colour_and_no_two_that_are_compared_the_same():
     layers = ("conv2d", "formula", "direct", "si_conv2d")
-    later = {name for name, each in METHODS.items() if each.network and NETWORKS[each.network].stages == 3}
-    for compared in (set(PAPERS) - later, later, OWN, layers):
+    for compared in (*(load_item(item).models for item in ITEMS if item != "cost"), OWN, layers):
         assert len({COLOURS[name] for name in compared}) == len(compared)
 
 

@@ -33,7 +33,7 @@ def traceable_grads(tensors, call, sent):
 def test_every_form_and_layout_agrees_with_the_loops_forward_and_with_autograd_backward():
     seen = Counter()
 
-    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=100, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(calls(), st.integers(0, 2**31))
     def agree(call, seed):
         tensors = tensors_of(*call[:2], seed=seed)

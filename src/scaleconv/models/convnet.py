@@ -139,7 +139,7 @@ class RootPool2d(nn.Module):
 
     Example:
         >>> RootPool2d(2)(torch.tensor([[[[3.0, -4.0, 2.0]]]]))
-        tensor([[[[5.0000, 2.0000]]]])
+        tensor([[[[5., 2.]]]])
     """
 
     def __init__(self, size: int) -> None:
