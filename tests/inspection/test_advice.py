@@ -189,7 +189,7 @@ def test_a_plain_network_and_its_layers_are_timed_as_they_are_and_as_proposed(cl
         "forward pass": (20, 25, 1.25),
         "training step": (1250, 2000, 1.6),
     }
-    assert str(advice).splitlines()[0] == "Layers that `convert` swaps by default, timed on 4 images"
+    assert str(advice).splitlines()[0] == "Layers that `convert(model, images=…)` swaps, timed on 4 images"
     assert [line.split() for line in str(advice).splitlines()[1:2] + str(advice).splitlines()[3:]] == [
         ["layer", "scales", "ms", "now", "ms", "then", "then", "/", "now"],
         ["bottom.0", "0.5,", "0.707,", "1", "8", "10", "1.25"],

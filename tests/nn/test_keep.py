@@ -46,6 +46,16 @@ def test_a_kept_conversion_is_made_again_beside_any_checkpoint(tmp_path):
     assert type(load(plain(), save(network, tmp_path / "deep" / "other.json"))[0]) is SIConv2d
 
 
+def test_a_network_that_is_converted_otherwise_gets_the_kept_layers_alone(tmp_path):
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
+    save(convert(plain, include="1", scales=(1, 2)), tmp_path)
+    other = convert(plain, include="*", scales=(0.5, 1))
+    assert conversion(load(other, tmp_path)) == conversion(convert(plain, include="1", scales=(1, 2)))
+    assert len(conversion(other)) == 2
+    assert load(other, tmp_path, inplace=True) is other
+    assert list(conversion(other)) == ["1"]
+
+
 def test_a_layer_that_like_names_is_swapped_whatever_the_rule_says():
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 2, stride=2))
     again = convert(network, like={name: {"scales": [1, 2]} for name in ("0", "1")})

@@ -74,6 +74,18 @@ def test_onnx_runtime_computes_the_same_on_images_of_any_number_and_size(make, d
         assert_close(torch.from_numpy(output), expected, torch.float32)
 
 
+@pytest.mark.filterwarnings("ignore")  # raised inside the exporter
+def test_behind_a_stride_images_of_odd_sizes_can_be_exported():
+    strided = nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.ReLU(), SIConv2d(4, 2, 3, padding=1, scales=(0.5, 1))
+    )
+    sizes = {2: Dim("height", min=16), 3: Dim("width", min=16)}
+    program = torch.export.export(strided, (images(2, 3, 32, 30),), dynamic_shapes=(sizes,)).module()
+    for size in ((32, 30), (33, 31), (23, 18)):
+        batch = images(2, 3, *size, seed=1)
+        assert_close(program(batch), strided(batch).detach())
+
+
 # A C++ compiler that hurries, in the words that this version of torch knows.
 HURRIED = {
     "aot_inductor.compile_wrapper_opt_level": "O0",

@@ -96,7 +96,7 @@ class Recommendation(Tabled):
                 f"Scales that win at least {100 * self.least:g} % of the outputs of a layer, on {self.images} images"
             )
             return Table(title, ("layer", "keep", "drop (% won)", *TIMES), rows)
-        title = f"Layers that `convert` swaps by default, timed on {self.images} images"
+        title = f"Layers that `convert(model, images=…)` swaps, timed on {self.images} images"
         return Table(title, ("layer", "scales", *TIMES), [(name, scales, *ms) for name, scales, _, *ms in rows])
 
     def plot(self) -> Figure:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from .convert import Network, conversion, convert
+from .convert import Network, conversion, convert, revert
 
 FILE = "scaleconv.json"
 
@@ -55,10 +55,10 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
 
 
 def load(model: Network, path: str | os.PathLike[str], *, inplace: bool = False) -> Network:
-    """Make a kept conversion again: convert a plain network as one was when `save` wrote the file.
+    """Make a kept conversion again: convert a network as one was when `save` wrote the file, and no other layers.
 
     Args:
-        model: the plain network, with the weights of the checkpoint or without.
+        model: the plain network, or one converted otherwise, with the weights of the checkpoint or without.
         path: the folder of the checkpoint, or the file.
         inplace: change the network itself instead of a copy.
 
@@ -74,7 +74,7 @@ def load(model: Network, path: str | os.PathLike[str], *, inplace: bool = False)
         layers = found["layers"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"`path` (={str(file)!r}) must be a file of `scaleconv.save`, got another one") from error
-    return convert(model, like=layers, inplace=inplace)
+    return convert(revert(model, inplace=inplace), like=layers, inplace=True)
 
 
 def _file(path: str | os.PathLike[str]) -> Path:

@@ -297,11 +297,14 @@ def competing_order(identity: int, count: int) -> tuple[int, ...]:
 
 
 def canvas_size(matrix: Matrix, image: Sequence[int]) -> list[int]:
-    """The bounding box of the mapped image, in whole pixels; sizes may be symbolic."""
+    """The bounding box of the mapped image, in whole pixels; sizes may be symbolic.
+
+    Of a symbolic size that a stride has divided, `math.floor` would demand a remainder.
+    """
     axes = len(image)
     rows = [matrix[axes * row : axes * row + axes] for row in range(axes)]
     return [
-        math.floor(sum(abs(value) * length for value, length in zip(row, image, strict=True) if value) + SLACK)
+        math.trunc(sum(abs(value) * length for value, length in zip(row, image, strict=True) if value) + SLACK)
         for row in rows
     ]
 

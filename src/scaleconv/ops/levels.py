@@ -54,7 +54,7 @@ class Aligned:
 
 def level_size(size: Sequence[int], scale: float) -> tuple[int, int]:
     """(height, width) of an image of this size at a scale; may be 0."""
-    height, width = (length if scale == 1 else math.floor(scale * length + SLACK) for length in size)
+    height, width = (length if scale == 1 else math.trunc(scale * length + SLACK) for length in size)
     return height, width
 
 
