@@ -32,7 +32,7 @@ from .figures import describe, draw, draw_learned_filters, draw_svg
 from .items import ITEMS, Experiment, Item, folder_name, load_item
 from .methods import METHODS, TITLES, config_of, of_result, settings_of
 from .records import Record, read_records, records_file
-from .settings import SceneData
+from .settings import SceneData, has_settled
 from .tables import (
     as_stated,
     csv_text,
@@ -157,15 +157,22 @@ def _training_notes(records: Sequence[Record]) -> list[str]:
     if not networks:
         return [f"{images}, on {devices}."]
     pairs = sorted({(_trained_on(record), len(record.history)) for record in networks})
-    settled = any(record.config["training"].get("settled") for record in networks)
+    settling = [record for record in networks if record.config["training"].get("settled")]
     counts = [count for _, count in pairs]  # in the order of the numbers of images
-    epochs = f"{min(counts)} – {max(counts)}" if settled else joined(counts)
+    epochs = f"{min(counts)} – {max(counts)}" if settling else joined(counts)
     steps = numbers({record.config["training"].get("steps", 0) for record in networks} - {0})
     length = counted(epochs, "epoch") + (f" of {counted(steps, 'step')}" if steps else "")
-    length += ", until the training loss had settled" if settled else ""
+    if settling:
+        done = sum(has_settled(_losses(record), record.config["training"]["settled"]) for record in settling)
+        length += ", until the training loss had settled"
+        length += "" if done == len(networks) else f" in {done} of {len(networks)} runs"
     named = [maps for record in networks if (maps := record.config["network"]["maps"])]
     maps = f"; {joined(' and '.join(map(str, each)) for each in named)} feature maps" if named else ""
     return [f"{images} for {length}, on {devices}{maps}."]
+
+
+def _losses(record: Record) -> list[float]:
+    return [epoch.train_loss for epoch in record.history]
 
 
 def _trained_on(record: Record) -> int:

@@ -323,9 +323,13 @@ class TrainingSettings(Section, frozen=True):
 
     def ended(self, losses: Sequence[float]) -> bool:
         """Whether training is over after epochs with these mean losses."""
-        latest = losses[-SETTLED_EPOCHS:]
-        settled = self.settled > 0 and len(latest) == SETTLED_EPOCHS and max(latest) <= self.settled
-        return settled or len(losses) >= self.epochs
+        return has_settled(losses, self.settled) or len(losses) >= self.epochs
+
+
+def has_settled(losses: Sequence[float], settled: float) -> bool:
+    """Whether the losses of the last epochs are at most so large; no loss has settled at 0."""
+    latest = losses[-SETTLED_EPOCHS:]
+    return settled > 0 and len(latest) == SETTLED_EPOCHS and max(latest) <= settled
 
 
 class MeasureSettings(Section, frozen=True):
