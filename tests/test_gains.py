@@ -1,8 +1,7 @@
 """What pages say about photographs is what the records say."""
 
-import importlib.util
+import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def gains():
-    spec = importlib.util.spec_from_file_location("gains", ROOT / "benchmarks" / "gains.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gains"] = module  # where its dataclasses look for their types
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def gains(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("gains")
 
 
 def of_resnets(gains, measure):

@@ -231,6 +231,7 @@ def _convert_like(network: nn.Module, layers: Conversion) -> nn.Module:
             raise ValueError(f"`like` must give the `scales` of each layer, got {settings!r} for {name!r}")
         antialias = check_flag("antialias", settings.get("antialias", False))
         chosen.append((layer, check_scales(settings["scales"]), antialias))
+    revert(network, inplace=True)  # what is converted otherwise
     for layer, scales, antialias in chosen:
         _swap(layer, scales, antialias)
     refuse_folding(network)

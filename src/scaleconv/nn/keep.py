@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from .convert import Network, conversion, convert, revert
+from .convert import Network, conversion, convert
 
 FILE = "scaleconv.json"
 
@@ -74,7 +74,7 @@ def load(model: Network, path: str | os.PathLike[str], *, inplace: bool = False)
         layers = found["layers"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"`path` (={str(file)!r}) must be a file of `scaleconv.save`, got another one") from error
-    return convert(revert(model, inplace=inplace), like=layers, inplace=True)
+    return convert(model, like=layers, inplace=inplace)
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
