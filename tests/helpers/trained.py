@@ -26,4 +26,5 @@ def load_trained(monkeypatch, folder, classes=10):
     monkeypatch.setenv("SCALECONV_WEIGHTS", str(folder / "weights.safetensors"))
     monkeypatch.setenv("SCALECONV_IMAGES", str(folder / "images"))
     monkeypatch.setattr(module, "FITTED", 1)
+    module.calibrated_state.cache_clear()  # of the weights of an earlier test
     return module
