@@ -34,27 +34,21 @@ def scale_max_forward(input: Tensor, weight: Tensor, bias: Tensor | None, plan: 
         shape = (len(input), call.out_channels, *call.output_size)
         result = torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=torch.channels_last)
     else:
-        inner = bias if plan.gpu else None
-        result = conv2d(to_images(pixels) if plan.canvases else input, weight, inner, call)
+        result = conv2d(to_images(pixels) if plan.canvases else input, weight, None, call)
         result = result.contiguous(memory_format=torch.channels_last)
     won = torch.empty_like(result, dtype=torch.uint8)
     output, winner = (each if plan.planar else to_pixels(each) for each in (result, won))
     if plan.identity is not None:
         winner.fill_(plan.identity)
-    if bias is not None and plan.gpu:  # (images, channels) of the output
-        bias = bias.unsqueeze(int(plan.planar)).expand(len(output), output.shape[3])
     for canvas in plan.canvases:
         for some in _chunks(pixels, canvas, plan):
             response = convolve(steps.sample(pixels[some], canvas), weight, canvas, plan)
             part = slice(None) if plan.planar else some  # of the images, which are innermost there
-            if plan.gpu:
-                steps.compete(response, canvas, output[part], winner[part], None if bias is None else bias[part])
-            else:
-                cpu.compete(response, canvas, output[part], winner[part])
-    if bias is not None and not plan.gpu:  # which does not change the winner
-        result += bias[:, None, None]
+            steps.compete(response, canvas, output[part], winner[part])
     if plan.planar:
         result, won = (each.permute(3, 0, 1, 2).clone(memory_format=torch.channels_last) for each in (result, won))
+    if bias is not None:  # which does not change the winner
+        result += bias[:, None, None]
     return result, won
 
 

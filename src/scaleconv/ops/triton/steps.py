@@ -20,7 +20,7 @@ NBYTES = 4096  # of the result that a program makes: 32 for each thread
 MOST_BLOCKS = 2**16 - 1  # along the second axis of a grid, by CUDA
 # Sizes change from layer to layer: a kernel compiled for each would take longer than it saves.
 SIZES = ["rows", "width", "channels", "strips", "row_entries", "col_entries"]
-STRIDES = ["source_image", "result_image", "canvas_image", "bias_image", "bias_channel"]
+STRIDES = ["source_image", "result_image", "canvas_image"]
 
 
 @triton.jit
@@ -113,10 +113,10 @@ def _write_canvas(
 
 @triton.jit(do_not_specialize=[*SIZES, *STRIDES])
 def _read_canvas(
-    canvas, result, winner, bias, row_index, row_weight, col_index, col_weight, row_at, col_at, codes,
-    strips, rows, width, channels, row_entries, col_entries, canvas_image, result_image, bias_image, bias_channel,
-    COMPETE: tl.constexpr, START: tl.constexpr, BIAS: tl.constexpr, UNROLLED: tl.constexpr,
-    VECTOR: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
+    canvas, result, winner, row_index, row_weight, col_index, col_weight, row_at, col_at, codes,
+    strips, rows, width, channels, row_entries, col_entries, canvas_image, result_image,
+    COMPETE: tl.constexpr, START: tl.constexpr, UNROLLED: tl.constexpr, VECTOR: tl.constexpr,
+    BLOCK_X: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     image, row, x, channel, inside, live = _block(rows, width, channels, VECTOR, BLOCK_X, BLOCK_C)
     start, begin = tl.multiple_of(image * canvas_image, VECTOR), tl.multiple_of(image * result_image, VECTOR)
@@ -142,9 +142,6 @@ def _read_canvas(
             if COMPETE:
                 code = tl.load(codes + strip)
                 covered = (tl.load(col_weight + column * col_entries, mask=inside, other=0) != 0)[:, None]
-                if BIAS:
-                    place = image * bias_image + channel * bias_channel
-                    aligned += tl.load(bias + place, mask=live, other=0).to(tl.float32)
                 aligned = aligned.to(result.dtype.element_ty).to(tl.float32)
                 wins = (aligned > best) | ((aligned == best) & (code % 2 == 1))
                 wins = (wins | ((aligned != aligned) & (best == best))) & covered
@@ -171,18 +168,18 @@ def spread(grad: Tensor, winner: Tensor, canvas: Canvas) -> Tensor:
     return share
 
 
-def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor, bias: Tensor | None) -> None:
+def compete(response: Tensor, canvas: Canvas, output: Tensor, winner: Tensor) -> None:
     """Align the responses (N, h', w', M); where one is stronger than the output so far, it becomes the output.
 
-    Before scale 1 there is no output. The `bias` is (N, M), by any strides.
+    Before scale 1 there is no output.
     """
     start = canvas.strips[0].code == 0
-    _read_back(response, output, winner, bias, find_tables(canvas, "compete", output), canvas, start)
+    _read_back(response, output, winner, find_tables(canvas, "compete", output), canvas, start)
 
 
 def collect(sampled: Tensor, canvas: Canvas, total: Tensor, *, start: bool) -> None:
     """Add the transpose of `sample` to the gradient of the images, of which at the `start` there is none."""
-    _read_back(sampled, total, None, None, find_tables(canvas, "collect", total, start), canvas, start)
+    _read_back(sampled, total, None, find_tables(canvas, "collect", total, start), canvas, start)
 
 
 def mask_by_winner(grad: Tensor, winner: Tensor, code: int) -> Tensor:
@@ -212,7 +209,6 @@ def _read_back(
     data: Tensor,
     result: Tensor,
     winner: Tensor | None,
-    bias: Tensor | None,
     tables: Tables,
     canvas: Canvas,
     start: bool,
@@ -222,11 +218,10 @@ def _read_back(
         return
     grid, blocks = _blocks(tables.size, images, channels, result.dtype)
     _read_canvas[grid](
-        data, result, result if winner is None else winner, result if bias is None else bias, tables.row_index,
-        tables.row_weight, tables.col_index, tables.col_weight, tables.row_at, tables.col_at, tables.codes,
-        len(canvas.strips), *tables.size, channels, *tables.entries, data.stride(0), result.stride(0),
-        *((0, 0) if bias is None else bias.stride()), winner is not None, start, bias is not None, tables.unrolled,
-        *blocks, num_warps=4,
+        data, result, result if winner is None else winner, tables.row_index, tables.row_weight, tables.col_index,
+        tables.col_weight, tables.row_at, tables.col_at, tables.codes, len(canvas.strips), *tables.size, channels,
+        *tables.entries, data.stride(0), result.stride(0), winner is not None, start, tables.unrolled, *blocks,
+        num_warps=4,
     )  # fmt: skip
 
 
