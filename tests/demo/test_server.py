@@ -223,8 +223,9 @@ HEAD = b"POST /api/curve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\n"
 def test_too_many_connections_are_refused_until_the_silent_ones_are_dropped(page, text, monkeypatch):
     monkeypatch.setattr(server, "SECONDS", 6)
     with ExitStack() as opened:
-        for _ in range(64):
+        for _ in range(server.CONNECTIONS - 1):
             opened.enter_context(socket.create_connection(page.socket.getsockname())).sendall(text)
+        wait_until(lambda: len(page.server_state.connections) == server.CONNECTIONS - 1)
         assert ask(page, "/", method="GET") == (503, "Service Unavailable")
         wait_until(lambda: not page.server_state.connections)
     assert ask(page, "/", method="GET")[0] == 200
