@@ -157,6 +157,20 @@ def test_the_layer_works_with_torch_alone():
     assert run_python(FORWARD_AND_BACKWARD, without={*NEEDED, *OPTIONAL, "triton"}) == "(2, 1, 3, 3)\n"
 
 
+RECIPE = """
+import torch, scaleconv
+from scaleconv.data.augment import augment
+images, _ = augment(torch.rand(2, 3, 16, 16), torch.zeros(2), torch.rand(2, 4), ["scale"])
+layer = torch.nn.Conv2d(3, 4, 3)
+print(scaleconv.convert(torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1), layer), images=images)(images).shape)
+"""
+
+
+def test_the_recipe_for_photographs_works_with_torch_alone():
+    without = {*NEEDED, *OPTIONAL, "triton"}
+    assert run_python(RECIPE, without) == "torch.Size([2, 4, 14, 14])\n"
+
+
 def test_the_command_imports_without_what_is_imported_where_it_is_used():
     run_python("import scaleconv.cli", without=OPTIONAL)
 
