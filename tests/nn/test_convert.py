@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import re
 from functools import partial
 
 import pytest
@@ -507,12 +508,41 @@ def test_a_parametrization_can_be_removed_from_a_swapped_layer():
         ({"where": []}, TypeError, "`where` must be a function of a name and a layer, got list"),
         ({"exclude": "*"}, ValueError, r"`model` \(=Block\) must hold a convolution that `include`, `exclude`"),
         ({"model": []}, TypeError, r"`model` must be a torch\.nn\.Module, got list"),
+        ({"model": nn.Flatten()}, ValueError, r"`model` \(=Flatten\) must hold a convolution: Conv1d, Conv2d"),
+        ({"model": nn.ConvTranspose2d(3, 4, 3), "include": "x"}, ValueError, "must hold a convolution: Conv1d"),
     ],
     ids=str,
 )
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         convert(**{"model": Block(), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"),
+    [
+        ("inner", r"; did you mean 'inner\.\*'\?"),
+        ("inner.", r"; did you mean 'inner\.\*'\?"),
+        ("in", r"; did you mean 'in\*'\?"),
+        ("[ij]nner", r"; did you mean '\[ij\]nner\.\*'\?"),
+        ("3", r"; did you mean '\*\.3'\?"),
+        ("deep", r"; did you mean '\*\.deep\.\*'\?"),
+        ("stme", "; it has 'stem' and others"),
+        ("fc", r"; it has 'stem', 'inner\.0', 'inner\.deep\.conv' and others"),
+    ],
+)
+@pytest.mark.parametrize("argument", ["include", "exclude", "scales"])
+def test_a_name_that_is_no_convolution_is_refused_with_a_pattern_or_names_that_work(argument, pattern, near):
+    deep = nn.ModuleDict({"conv": nn.Conv2d(3, 3, 3)})
+    inner = nn.ModuleDict({"0": nn.Conv2d(3, 3, 3), "deep": deep, "3": nn.Conv2d(3, 3, 3)})
+    network = nn.ModuleDict({"stem": nn.Conv2d(3, 3, 3), "inner": inner})
+    choice = {pattern: (1, 2)} if argument == "scales" else pattern
+    message = f"`{argument}` must match the name of a convolution, got {re.escape(repr(pattern))}{near}$"
+    with pytest.raises(ValueError, match=message):
+        convert(network, **{argument: choice})
+    if "did you mean" in near:
+        meant = near.split("'")[1].replace("\\", "")
+        assert swapped(convert(network, include=meant))
 
 
 class CallsSuper(nn.Conv2d):

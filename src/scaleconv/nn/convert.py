@@ -5,6 +5,7 @@ parameters, hooks, mode, and all references to it. What it is given on top, its 
 """
 
 import copy
+import difflib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,10 +149,13 @@ def convert(
         if choice != (None, (), None, None, LATE_SCALES, None, None):
             raise ValueError("`like` says which layers have which scales: give it without other choices")
         return _convert_like(network, conversion(like) if isinstance(like, nn.Module) else like)
+    if not names:
+        raise ValueError(f"`model` (={type(model).__name__}) must hold a convolution: Conv1d, Conv2d or Conv3d")
     for argument, patterns in (("include", included), ("exclude", excluded), ("scales", list(by_pattern))):
         for pattern in patterns:
-            if names and not any(_matches(name, pattern, names) for name in names):
-                raise ValueError(f"`{argument}` must match the name of a convolution, got {pattern!r}{_near(names)}")
+            if not any(_matches(name, pattern, names) for name in names):
+                near = _meant(pattern, names) or _near(pattern, names)
+                raise ValueError(f"`{argument}` must match the name of a convolution, got {pattern!r}{near}")
 
     kinds = Plain
     if include is None and first is None and last is None and where is None and not isinstance(scales, Mapping):
@@ -224,7 +228,7 @@ def _convert_like(network: nn.Module, layers: Conversion) -> nn.Module:
         layer = found.get(name)
         if layer is None or not isinstance(layer, Plain):
             names = [each for each, module in found.items() if isinstance(module, Plain)]
-            raise ValueError(f"`like` must name convolutions of the network, got {name!r}{_near(names)}")
+            raise ValueError(f"`like` must name convolutions of the network, got {name!r}{_near(name, names)}")
         if reason := why_unfit(layer):
             raise ValueError(f"`like` must name layers that can be swapped, got {name!r}: {reason}")
         if not isinstance(settings, Mapping) or "scales" not in settings:
@@ -238,11 +242,20 @@ def _convert_like(network: nn.Module, layers: Conversion) -> nn.Module:
     return network
 
 
-def _near(names: Sequence[str]) -> str:
-    """Some names to choose from, for a message."""
+def _meant(pattern: str, names: Sequence[str]) -> str:
+    """What somebody may have meant by the name of a module, or by a part of a name, as the end of a message."""
+    for meant in (f"{pattern}.*", f"{pattern}*", f"*.{pattern}", f"*.{pattern}.*"):
+        if any(fnmatchcase(name, meant) for name in names):
+            return f"; did you mean {meant!r}?"
+    return ""
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    """Some names to choose from, similar ones if there are any, as the end of a message."""
     if not names:
         return ": it has none"
-    return f"; it has {', '.join(map(repr, names[:3]))}{' and others' if len(names) > 3 else ''}"
+    some = difflib.get_close_matches(name, names) or names[:3]
+    return f"; it has {', '.join(map(repr, some))}{' and others' if len(names) > len(some) else ''}"
 
 
 def _left_alone(network: nn.Module, sizes: SizesOfMaps) -> str:
