@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+from torch.utils.data import DataLoader
 
 from scaleconv import (
     DEFAULT_SCALES,
@@ -611,6 +612,26 @@ def test_a_kernel_that_exceeds_its_map_is_left_alone_if_images_show_it():
     assert converted.training
     by_call = convert(network, images=[images], call=lambda model, batch: model(batch[0]["pixel_values"]))
     assert not isinstance(by_call[1], SIConv2d)
+
+
+def test_images_may_be_a_loader_of_which_the_first_batch_is_run():
+    network = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4, padding=2), nn.Conv2d(4, 4, 3, dilation=3, padding=3))
+    small, large = torch.rand(3, 24, 24), torch.rand(3, 64, 64)
+    loader = DataLoader([(small, 0), (small, 1), (large, 2)], batch_size=2)  # labels as well
+    reason = {"1": "kernel of 7×7 exceeds the map of 6×6"}
+    for images in (loader, iter(loader), (batch for batch in loader)):
+        assert swapped(convert(network, include="*", images=images)) == ["0"]
+    assert skipped(convert(network, include="0"), loader) == reason
+    by_call = convert(network, include="*", images=loader, call=lambda model, batch: model(batch[0]))
+    assert skipped(by_call, loader) == reason
+    for images, error, message in [
+        (DataLoader([]), ValueError, "`images` must hold images, got none"),
+        (DataLoader([1, 2]), ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got shape \(1,\)"),
+        ("photos", TypeError, "`images` must be a tensor, got str"),
+        (3, TypeError, "`images` must be a tensor, got int"),
+    ]:
+        with pytest.raises(error, match=message):
+            convert(network, images=images)
 
 
 def test_names_with_brackets_name_themselves():

@@ -21,7 +21,7 @@ from ..ops.checks import as_integer, check_flag
 from ..ops.torch_private import ConvNd
 from .folding import allow_folding, refuse_folding
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
-from .observe import Call, check_module, evaluating, run, watching
+from .observe import CONTAINERS, Call, batches_of, check_module, evaluating, run, watching
 from .rerouted import SCALE_INVARIANT, Plain, ScaleInvariantLayer, base_of, rerouted_class, why_not_rerouted
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -112,8 +112,9 @@ def convert(
         antialias: of the new layers; None keeps that of layers which are scale-invariant already, False for others.
         where: takes the name and the layer, and says whether to swap it, instead of the rule above.
         like: a converted network, or what `conversion` returned of one: its layers are swapped as there, and no others.
-        images: a batch like those that the network will see. It is run once, to know how large the maps are. Layers
-            that it does not reach count first.
+        images: a batch like those that the network will see, or a `DataLoader` or another iterable of batches, of which
+            the first is taken. It is run once, to know how large the maps are. Layers that it does not reach count
+            first. A tuple, a list or a mapping is one batch.
         call: how to run it on the `images`: a function of the model and a batch.
         inplace: change the network itself instead of a copy. The parameters are then the same objects, so that an
             optimiser that holds them goes on working.
@@ -358,6 +359,8 @@ def _sizes_of_maps(model: nn.Module, images: Any, call: Call | None) -> SizesOfM
     sizes: dict[str, tuple[int, ...]] = {}
     if images is None:
         return sizes
+    if isinstance(images, Iterable) and not isinstance(images, (Tensor, str, *CONTAINERS)):
+        images = next(batches_of(images))
 
     def measure(name: str, layer: Plain, given: Tensor, _: Any) -> None:
         seen = tuple(given.shape[-len(layer.kernel_size) :])
