@@ -260,8 +260,8 @@ def test_a_log_has_a_line_a_minute(monkeypatch):
             display.advance("plain, seed 1", epoch, figures)
         display.end("plain, seed 1")
     assert stream.getvalue().splitlines() == [
-        "compare: 1 of 6 runs; plain, seed 1: 6 of 20 epochs, loss 2.5  0.057 epochs/s",
-        "compare: 1 of 6 runs; plain, seed 1: 8 of 20 epochs, loss 1  0.049 epochs/s",
+        "compare: 1 of 6 runs; plain, seed 1: 6 of 20 epochs, loss 2.5  0.057 epochs/s, 0:04:13 left for this run",
+        "compare: 1 of 6 runs; plain, seed 1: 8 of 20 epochs, loss 1  0.049 epochs/s, 0:04:04 left for this run",
     ]
 
 

@@ -154,6 +154,21 @@ def test_networks_of_someone_else_are_made_for_the_classes(package):
             make(Images((8, 8), 3, 5), name=name)
 
 
+def test_a_factory_may_be_in_the_current_directory_with_what_it_imports(tmp_path, monkeypatch):
+    (tmp_path / "my_layers.py").write_text("from torch.nn import Conv2d\n")
+    (tmp_path / "my_networks.py").write_text(
+        "def make(num_classes):\n    from my_layers import Conv2d\n    return Conv2d(3, num_classes, 1)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    assert make(Images((8, 8), 3, 5), name="my_networks:make").out_channels == 5
+    with pytest.raises(ValueError, match="imported, got my_networks:nothing"):
+        make(Images((8, 8), 3, 5), name="my_networks:nothing")
+    assert sys.path == path
+    for name in ("my_layers", "my_networks"):
+        del sys.modules[name]
+
+
 def test_what_a_network_does_not_take_is_refused():
     for images, options, message in [
         (Images((28, 20)), {"name": "convnet"}, "`model` convnet .*square images of one size.*got 28×20"),

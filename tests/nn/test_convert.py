@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import re
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+from torch.utils.data import DataLoader
 
 from scaleconv import (
     DEFAULT_SCALES,
@@ -507,12 +509,41 @@ def test_a_parametrization_can_be_removed_from_a_swapped_layer():
         ({"where": []}, TypeError, "`where` must be a function of a name and a layer, got list"),
         ({"exclude": "*"}, ValueError, r"`model` \(=Block\) must hold a convolution that `include`, `exclude`"),
         ({"model": []}, TypeError, r"`model` must be a torch\.nn\.Module, got list"),
+        ({"model": nn.Flatten()}, ValueError, r"`model` \(=Flatten\) must hold a convolution: Conv1d, Conv2d"),
+        ({"model": nn.ConvTranspose2d(3, 4, 3), "include": "x"}, ValueError, "must hold a convolution: Conv1d"),
     ],
     ids=str,
 )
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         convert(**{"model": Block(), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"),
+    [
+        ("inner", r"; did you mean 'inner\.\*'\?"),
+        ("inner.", r"; did you mean 'inner\.\*'\?"),
+        ("in", r"; did you mean 'in\*'\?"),
+        ("[ij]nner", r"; did you mean '\[ij\]nner\.\*'\?"),
+        ("3", r"; did you mean '\*\.3'\?"),
+        ("deep", r"; did you mean '\*\.deep\.\*'\?"),
+        ("stme", "; it has 'stem' and others"),
+        ("fc", r"; it has 'stem', 'inner\.0', 'inner\.deep\.conv' and others"),
+    ],
+)
+@pytest.mark.parametrize("argument", ["include", "exclude", "scales"])
+def test_a_name_that_is_no_convolution_is_refused_with_a_pattern_or_names_that_work(argument, pattern, near):
+    deep = nn.ModuleDict({"conv": nn.Conv2d(3, 3, 3)})
+    inner = nn.ModuleDict({"0": nn.Conv2d(3, 3, 3), "deep": deep, "3": nn.Conv2d(3, 3, 3)})
+    network = nn.ModuleDict({"stem": nn.Conv2d(3, 3, 3), "inner": inner})
+    choice = {pattern: (1, 2)} if argument == "scales" else pattern
+    message = f"`{argument}` must match the name of a convolution, got {re.escape(repr(pattern))}{near}$"
+    with pytest.raises(ValueError, match=message):
+        convert(network, **{argument: choice})
+    if "did you mean" in near:
+        meant = near.split("'")[1].replace("\\", "")
+        assert swapped(convert(network, include=meant))
 
 
 class CallsSuper(nn.Conv2d):
@@ -581,6 +612,26 @@ def test_a_kernel_that_exceeds_its_map_is_left_alone_if_images_show_it():
     assert converted.training
     by_call = convert(network, images=[images], call=lambda model, batch: model(batch[0]["pixel_values"]))
     assert not isinstance(by_call[1], SIConv2d)
+
+
+def test_images_may_be_a_loader_of_which_the_first_batch_is_run():
+    network = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4, padding=2), nn.Conv2d(4, 4, 3, dilation=3, padding=3))
+    small, large = torch.rand(3, 24, 24), torch.rand(3, 64, 64)
+    loader = DataLoader([(small, 0), (small, 1), (large, 2)], batch_size=2)  # labels as well
+    reason = {"1": "kernel of 7×7 exceeds the map of 6×6"}
+    for images in (loader, iter(loader), (batch for batch in loader)):
+        assert swapped(convert(network, include="*", images=images)) == ["0"]
+    assert skipped(convert(network, include="0"), loader) == reason
+    by_call = convert(network, include="*", images=loader, call=lambda model, batch: model(batch[0]))
+    assert skipped(by_call, loader) == reason
+    for images, error, message in [
+        (DataLoader([]), ValueError, "`images` must hold images, got none"),
+        (DataLoader([1, 2]), ValueError, r"`images` must be \(N, C, H, W\), N at least 1, got shape \(1,\)"),
+        ("photos", TypeError, "`images` must be a tensor, got str"),
+        (3, TypeError, "`images` must be a tensor, got int"),
+    ]:
+        with pytest.raises(error, match=message):
+            convert(network, images=images)
 
 
 def test_names_with_brackets_name_themselves():

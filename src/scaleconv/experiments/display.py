@@ -1,6 +1,7 @@
 """Progress on the terminal: a bar for the item, and one for each run that is at work. In a log, a line a minute."""
 
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
@@ -66,7 +67,10 @@ class ProgressDisplay:
             item, *runs = self.progress.tasks
             run = next(task for task in runs if task.id == self.tasks[title])
             line = f"{item.description}: {item.completed:.0f} of {item.total or 0:.0f} runs; {title}: "
-            line += f"{epochs:.0f} of {run.total or 0:.0f} epochs, {shown.strip()}"
+            total = run.total or 0
+            line += f"{epochs:.0f} of {total:.0f} epochs, {shown.strip()}"
+            if rate > 0:
+                line += f", {timedelta(seconds=round((total - epochs) / rate))} left for this run"
             self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def end(self, title: str) -> None:

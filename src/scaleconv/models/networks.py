@@ -5,7 +5,9 @@ function in it. `Classifier` subtracts the mean of the training images itself, s
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -156,7 +158,8 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
 
     Args:
         images: what it is made for.
-        name: in `NETWORKS`, or `package.module:factory`, which is called with `num_classes=`.
+        name: in `NETWORKS`, or `package.module:factory`, which is called with `num_classes=`. The module may
+            be in the current directory.
         variant: `plain`, `converted`, `pyramid`, or one of `CONTROLS`.
         options: the other settings of a network, as `scaleconv.experiments.NetworkSettings` has them.
 
@@ -165,7 +168,8 @@ def make_network(images: Images, *, name: str, variant: str, **options: Any) -> 
     """
     check_network(name, images.task, options["maps"], options["blocks"])
     if ":" in name:
-        network = _from_factory(name, images.classes)
+        with _modules_from_here():
+            network = _from_factory(name, images.classes)
     else:
         try:
             network = NETWORKS[name].make(images, options)
@@ -234,6 +238,17 @@ def _chosen(network: nn.Module, name: str, patterns: Sequence[str]) -> list[nn.C
             raise ValueError(f"`layers` must match convolutions {rule}of {name} ({names}), got {pattern!r}")
         found |= able
     return list(found.values())
+
+
+@contextmanager
+def _modules_from_here() -> Iterator[None]:
+    """Import modules from the current directory first, as `python -m` does."""
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        if "" in sys.path:  # what was imported may have taken it away
+            sys.path.remove("")
 
 
 def _from_factory(name: str, classes: int) -> nn.Module:

@@ -5,6 +5,7 @@ parameters, hooks, mode, and all references to it. What it is given on top, its 
 """
 
 import copy
+import difflib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from ..ops.checks import as_integer, check_flag
 from ..ops.torch_private import ConvNd
 from .folding import allow_folding, refuse_folding
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
-from .observe import Call, check_module, evaluating, run, watching
+from .observe import CONTAINERS, Call, batches_of, check_module, evaluating, run, watching
 from .rerouted import SCALE_INVARIANT, Plain, ScaleInvariantLayer, base_of, rerouted_class, why_not_rerouted
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -111,8 +112,9 @@ def convert(
         antialias: of the new layers; None keeps that of layers which are scale-invariant already, False for others.
         where: takes the name and the layer, and says whether to swap it, instead of the rule above.
         like: a converted network, or what `conversion` returned of one: its layers are swapped as there, and no others.
-        images: a batch like those that the network will see. It is run once, to know how large the maps are. Layers
-            that it does not reach count first.
+        images: a batch like those that the network will see, or a `DataLoader` or another iterable of batches, of which
+            the first is taken. It is run once, to know how large the maps are. Layers that it does not reach count
+            first. A tuple, a list or a mapping is one batch.
         call: how to run it on the `images`: a function of the model and a batch.
         inplace: change the network itself instead of a copy. The parameters are then the same objects, so that an
             optimiser that holds them goes on working.
@@ -148,10 +150,13 @@ def convert(
         if choice != (None, (), None, None, LATE_SCALES, None, None):
             raise ValueError("`like` says which layers have which scales: give it without other choices")
         return _convert_like(network, conversion(like) if isinstance(like, nn.Module) else like)
+    if not names:
+        raise ValueError(f"`model` (={type(model).__name__}) must hold a convolution: Conv1d, Conv2d or Conv3d")
     for argument, patterns in (("include", included), ("exclude", excluded), ("scales", list(by_pattern))):
         for pattern in patterns:
-            if names and not any(_matches(name, pattern, names) for name in names):
-                raise ValueError(f"`{argument}` must match the name of a convolution, got {pattern!r}{_near(names)}")
+            if not any(_matches(name, pattern, names) for name in names):
+                near = _meant(pattern, names) or _near(pattern, names)
+                raise ValueError(f"`{argument}` must match the name of a convolution, got {pattern!r}{near}")
 
     kinds = Plain
     if include is None and first is None and last is None and where is None and not isinstance(scales, Mapping):
@@ -224,7 +229,7 @@ def _convert_like(network: nn.Module, layers: Conversion) -> nn.Module:
         layer = found.get(name)
         if layer is None or not isinstance(layer, Plain):
             names = [each for each, module in found.items() if isinstance(module, Plain)]
-            raise ValueError(f"`like` must name convolutions of the network, got {name!r}{_near(names)}")
+            raise ValueError(f"`like` must name convolutions of the network, got {name!r}{_near(name, names)}")
         if reason := why_unfit(layer):
             raise ValueError(f"`like` must name layers that can be swapped, got {name!r}: {reason}")
         if not isinstance(settings, Mapping) or "scales" not in settings:
@@ -238,11 +243,20 @@ def _convert_like(network: nn.Module, layers: Conversion) -> nn.Module:
     return network
 
 
-def _near(names: Sequence[str]) -> str:
-    """Some names to choose from, for a message."""
+def _meant(pattern: str, names: Sequence[str]) -> str:
+    """What somebody may have meant by the name of a module, or by a part of a name, as the end of a message."""
+    for meant in (f"{pattern}.*", f"{pattern}*", f"*.{pattern}", f"*.{pattern}.*"):
+        if any(fnmatchcase(name, meant) for name in names):
+            return f"; did you mean {meant!r}?"
+    return ""
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    """Some names to choose from, similar ones if there are any, as the end of a message."""
     if not names:
         return ": it has none"
-    return f"; it has {', '.join(map(repr, names[:3]))}{' and others' if len(names) > 3 else ''}"
+    some = difflib.get_close_matches(name, names) or names[:3]
+    return f"; it has {', '.join(map(repr, some))}{' and others' if len(names) > len(some) else ''}"
 
 
 def _left_alone(network: nn.Module, sizes: SizesOfMaps) -> str:
@@ -345,6 +359,8 @@ def _sizes_of_maps(model: nn.Module, images: Any, call: Call | None) -> SizesOfM
     sizes: dict[str, tuple[int, ...]] = {}
     if images is None:
         return sizes
+    if isinstance(images, Iterable) and not isinstance(images, (Tensor, str, *CONTAINERS)):
+        images = next(batches_of(images))
 
     def measure(name: str, layer: Plain, given: Tensor, _: Any) -> None:
         seen = tuple(given.shape[-len(layer.kernel_size) :])
