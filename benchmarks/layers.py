@@ -1,11 +1,13 @@
 """What `scaleconv bench` does not measure of single layers, and what each special case of the layer is worth.
 
-    python benchmarks/layers.py [--device cuda] [--parts layers,rotations] [--repeats 11] [--out FILE]
+    python benchmarks/layers.py [--device cuda] [--parts late,host] [--repeats 11] [--out FILE]
 
 - layers: layers of usual networks, of sizes up to 2048 pixels, and a 7×7 layer on a large image, each on one image,
   forward without gradients, beside `Conv2d`
 - late: late layers of networks for small images at two and three scales, forward and backward in channels_last,
   beside `Conv2d`
+- host: what the host does to issue forward and backward of a layer: milliseconds, launches of kernels and calls of a
+  library, beside `Conv2d`
 - rotations: `TIConv2d` with eight angles beside `Conv2d` with eight times the maps, forward and backward
 - ablation: training steps of whole networks without a special case, whose place the next general form takes
 
@@ -29,7 +31,7 @@ from torch import Tensor
 from scaleconv import DEFAULT_SCALES, TIConv2d, rotation
 from scaleconv.bench.layer_costs import make_layer
 from scaleconv.bench.network_costs import Step, make_network
-from scaleconv.bench.shapes import SHAPES, LayerShape
+from scaleconv.bench.shapes import DTYPES, SHAPES, LayerShape
 from scaleconv.data.files import atomic_path
 from scaleconv.environment import choose_device, describe_environment
 from scaleconv.ops import cpu, custom_op, plan
@@ -61,6 +63,7 @@ LATE = {
     "192→192, 8²": some_images(192, 192, 8, cpu_batch=64),
     "512→512, 7²": some_images(512, 512, 7, cpu_batch=8),
 }
+RESNET = ("res56", "res28", "res14", "res7", "down56")
 LATE_SCALES = ((0.5, 0.5**0.5, 1.0), (0.5**0.5, 1.0, 2**0.5), (0.5**0.5, 1.0))
 ANGLES = tuple(45.0 * turn for turn in range(8))
 
@@ -99,6 +102,36 @@ def measure_late(asked: argparse.Namespace) -> Rows:
 def both_clocks(calls: Calls, device: str) -> dict[str, Calls]:
     graphs = {"graph": {name: captured(call) for name, call in calls.items()}} if device != "cpu" else {}
     return {"eager": calls, **graphs}
+
+
+LIBRARY = ("aten::convolution_backward", "aten::cudnn_convolution", "aten::cudnn_convolution_transpose", "aten::bmm")
+
+
+def measure_host(asked: argparse.Namespace) -> Rows:
+    for name, dtype, scales in product(RESNET, ("float32", "bfloat16"), (DEFAULT_SCALES, LATE_SCALES[0])):
+        shape, layout = SHAPES[name], torch.channels_last
+        images = make_images(shape, shape.cpu_batch if asked.device == "cpu" else shape.batch, asked.device)
+        images = images.to(DTYPES[dtype], memory_format=layout)
+        passes = {}
+        for kind in ("conv2d", "si"):
+            layer = make_layer(kind, shape, scales).to(asked.device, DTYPES[dtype], memory_format=layout)  # type: ignore[call-overload]
+            passes[kind] = LayerPass(layer, images.clone(), layout)
+        workloads = {kind: repeated(call, host=asked.device != "cpu") for kind, call in passes.items()}
+        times = time_interleaved(workloads, asked.device, asked.repeats)
+        issued = {f"{kind}_ms": timing.median_ms for kind, timing in times.items()}
+        counted = {f"{kind} {what}": n for kind, call in passes.items() for what, n in count_calls(call).items()}
+        yield {"shape": name, "dtype": dtype, "scales": len(scales), **issued, **counted, "n": asked.repeats}
+
+
+def count_calls(call: Callable[[], object]) -> dict[str, int]:
+    """Launches of kernels and calls of a library's convolutions and products in one call, which has run before."""
+    with torch.profiler.profile() as seen:
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    counts = {event.key: event.count for event in seen.key_averages()}
+    launches = sum(count for key, count in counts.items() if "LaunchKernel" in key)
+    return {"launches": launches, "library": sum(counts.get(key, 0) for key in LIBRARY)}
 
 
 def measure_rotations(asked: argparse.Namespace) -> Rows:
@@ -196,6 +229,7 @@ def run_parts(about: str | None, parts: Mapping[str, Part], out: str, **options:
 PARTS: dict[str, Part] = {
     "layers": (measure_layers, plain_table),
     "late": (measure_late, plain_table),
+    "host": (measure_host, plain_table),
     "rotations": (measure_rotations, plain_table),
     "ablation": (measure_ablation, plain_table),
 }
