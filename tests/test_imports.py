@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "models": {"nn", "ops"},
     "data": set(),
-    "metrics": {"data", "ops"},
+    "metrics": {"data", "nn", "ops"},
     "table": set(),
     "timing": {"ops"},
     "environment": set(),
