@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "models": {"nn", "ops"},
     "data": set(),
-    "metrics": {"data", "ops"},
+    "metrics": {"data", "nn", "ops"},
     "table": set(),
     "timing": {"ops"},
     "environment": set(),
@@ -38,9 +38,10 @@ MAY_IMPORT = {
 # These import torch alone.
 CORE = ("__init__", "__main__", "_start", "ops", "nn", "models", "metrics", "table", "timing", "environment")
 # Imported where they are used.
-OPTIONAL = {"PIL", "jinja2", "lightning_fabric", "matplotlib", "platformdirs", "ray", "requests"}
+OPTIONAL = {"PIL", "fontTools", "jinja2", "lightning_fabric", "matplotlib", "platformdirs", "ray", "requests"}
 DEMO = {"anyio", "starlette", "uvicorn"}  # of the extra `demo`, in its server
-PACKAGES = {"PIL": "pillow", "lightning_fabric": "pytorch-lightning"}  # whose names differ from what is imported
+# Their names differ from what is imported.
+PACKAGES = {"PIL": "pillow", "fontTools": "fonttools", "lightning_fabric": "pytorch-lightning"}
 FILES = sorted(SOURCES.rglob("*.py"))
 
 

@@ -137,8 +137,6 @@ def test_networks_have_their_layers_and_the_same_weights_every_time():
     plain, converted = (make_network("depthwise", variant, (1.0,)).eval() for variant in ("plain", "converted"))
     given = torch.rand(1, 3, 32, 32)
     torch.testing.assert_close(converted(given), plain(given), rtol=1e-4, atol=1e-5)
-    block, given = plain[4], torch.full((1, 24, 4, 4), 7.0)  # of stride 1 with as many channels, which has a shortcut
-    torch.testing.assert_close(block(given) - nn.Sequential(*block)(given), given)
 
 
 def small_network(channels=3):

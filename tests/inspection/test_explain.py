@@ -175,11 +175,6 @@ def test_the_picture_of_one_class_says_which():
     assert len(explain(nn.Sequential(grey), IMAGE).plot().axes) == 4
 
 
-def test_layers_come_by_name():
-    model = convert(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Sequential(nn.Conv2d(3, 2, 3))), include="*").double()
-    assert list(explain(model, IMAGE).layers) == ["0", "1.0"]
-
-
 @pytest.mark.parametrize(
     ("model", "image", "error", "words"),
     [

@@ -181,7 +181,7 @@ def test_the_picture_is_that_of_the_image_asked_for():
 
 def test_without_matplotlib_a_picture_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"`plot` needs matplotlib: pip install 'scaleconv\[experiments\]'"):
+    with pytest.raises(ImportError, match=r"figures need matplotlib: pip install 'scaleconv\[experiments\]'"):
         winners(convert(network()), IMAGES).plot()
 
 

@@ -2,9 +2,7 @@
 
 import itertools
 import math
-import re
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -105,13 +103,14 @@ def test_training_is_momentum_on_batches_in_random_order(persistent):
 
 def test_gibbs_samples_have_the_models_means():
     tiny, count = Tiny(), 4000
-    torch.testing.assert_close(tiny.model.sample(count, 50).mean(0), tiny.visible_means(), rtol=0, atol=2 / count**0.5)
+    drawn = tiny.model.sample(torch.ones(count, PIXELS, dtype=torch.float64), 50).mean(0)
+    torch.testing.assert_close(drawn, tiny.visible_means(), rtol=0, atol=2 / count**0.5)
 
 
 def test_a_chain_goes_from_its_start_through_drawn_images():
     """Two steps by enumeration: p(v₂ = 1) = Σ p(h₀ | v₀) p(v₁ | h₀) p(h₁ | v₁) p(v₂ = 1 | h₁), the one hidden unit."""
     weight, hidden_bias, visible_bias = torch.tensor([4.0, 3.0]), -3.0, torch.tensor([-1.0, -2.0])
-    start, expected = torch.tensor([1.0, 0.0]), torch.zeros(2)
+    start, expected = torch.tensor([0.0, 0.0]), torch.zeros(2)
     for on, first, second, then in itertools.product((0, 1), repeat=4):
         chances = [
             torch.sigmoid(start @ weight + hidden_bias),
@@ -121,7 +120,7 @@ def test_a_chain_goes_from_its_start_through_drawn_images():
         chance = math.prod(p if is_on else 1 - p for p, is_on in zip(chances, (on, first, second, then), strict=True))
         expected += chance * torch.sigmoid(then * weight + visible_bias)
     model = RBM(1).load(weight[None], torch.tensor([[hidden_bias]]), visible_bias)
-    drawn = model.sample(40_000, 2, start=start.repeat(40_000, 1)).mean(0)
+    drawn = model.sample(start.repeat(40_000, 1), 2).mean(0)
     torch.testing.assert_close(drawn, expected, rtol=0, atol=0.01)
 
 
@@ -135,12 +134,12 @@ def test_a_transform_is_the_level_of_the_layer_cropped_or_framed_at_the_centre(s
 
 
 @pytest.mark.parametrize(
-    "model", [RBM(7, QUICK, seed=1), SIRBM(7, 8, QUICK, scales=(1, 1.5), seed=1)], ids=["RBM", "SI"]
+    "model", [RBM(7, QUICK, seed=1), SIRBM(7, (8, 8), QUICK, scales=(1, 1.5), seed=1)], ids=["RBM", "SI"]
 )
 def test_machines_trained_together_end_as_they_would_alone(model):
     stacked = torch.stack([IMAGES, IMAGES.flip(1), IMAGES.sqrt()])
     together = [model.fit(stacked).run(index) for index in range(3)]
-    features, samples = model.transform(stacked), model.sample(2, 3)
+    features, samples = model.transform(stacked), model.sample(stacked[:, :2], 3)
     assert model.weight.shape == (3, 7, 64)
     torch.rand(5)  # the global generator does not matter
     for index, one in enumerate(together):
@@ -149,9 +148,8 @@ def test_machines_trained_together_end_as_they_would_alone(model):
             torch.testing.assert_close(tensor, alone.state()[name], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(features[index], alone.transform(stacked[index]), rtol=1e-4, atol=1e-5)
         assert len(alone.history) == 3
-        torch.testing.assert_close(samples[index], alone.sample(2, 3), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(samples[index], alone.sample(stacked[index, :2], 3), rtol=1e-4, atol=1e-4)
         assert one.history[-1].reconstruction == pytest.approx(alone.history[-1].reconstruction.item(), rel=1e-4)
-    assert not torch.equal(alone.sample(2, 3), alone.sample(2, 3, seed=1))
     assert not torch.equal(alone.weight, RBM(7, QUICK, seed=2).fit(stacked[2]).weight)
 
 
@@ -169,52 +167,16 @@ def test_machines_may_have_filters_of_their_own_at_the_start():
 def test_features_of_many_images_are_those_of_each():
     model = RBM(3, QUICK).fit(IMAGES)
     assert_close(model.transform(IMAGES.repeat(11, 1)), model.transform(IMAGES).repeat(11, 1))
-    assert RBM(np.int64(3), QUICK).fit(IMAGES.double()).transform(IMAGES.double()).dtype == torch.float64
+    assert RBM(3, QUICK).fit(IMAGES.double()).transform(IMAGES.double()).dtype == torch.float64
 
 
-def load(model, *shapes):
-    return model.load(*map(torch.zeros, shapes))
-
-
-NAN = torch.where(torch.arange(64) == 5, math.nan, IMAGES)
-FITTED = RBM(3, QUICK).fit(IMAGES)
-REFUSED = [
-    (lambda: RBM(3, QUICK).fit(IMAGES + 0.5), ValueError, "`images` must lie in [0, 1], got values from 0.5"),
-    (lambda: FITTED.transform(IMAGES - 0.5), ValueError, "`images` must lie in [0, 1], got values from -0.5"),
-    (lambda: FITTED.transform(NAN), ValueError, "`images` must be finite"),
-    (lambda: FITTED.transform(IMAGES.numpy()), TypeError, "`images` must be a tensor, got ndarray"),
-    (lambda: FITTED.transform(IMAGES.long()), TypeError, "`images` must be of a floating-point type"),
-    (lambda: FITTED.transform(IMAGES[0]), ValueError, "`images` must be of shape (N, V) or (R, N, V)"),
-    (lambda: RBM(3, QUICK).fit(IMAGES[:0]), ValueError, "none of them 0, got (0, 64)"),
-    (lambda: FITTED.transform(IMAGES[:, 1:]), ValueError, "`images` must be (100, 64), torch.float32 on cpu"),
-    (lambda: FITTED.transform(IMAGES.double()), ValueError, "got (100, 64), torch.float64 on cpu"),
-    (lambda: FITTED.sample(2, start=IMAGES[:3]), ValueError, "`start` must hold 2 images, got 3"),
-    (lambda: FITTED.run(0), ValueError, "`run` needs machines that were trained together"),
-    (lambda: RBM(3, QUICK).fit(IMAGES, starts=[1]), ValueError, "each set of images (no sets), got [1]"),
-    (lambda: RBM(3, QUICK).fit(IMAGES[None], starts=[1, 2]), ValueError, "each set of images (1 sets), got [1, 2]"),
-    (lambda: RBM(3).transform(IMAGES), RuntimeError, "this RBM has not learned anything: call `fit`"),
-    (lambda: RBM(3, {"epochs": 2}), TypeError, "`recipe` must be a Recipe, got {'epochs': 2}"),
-    (lambda: SIRBM(3, (8, 8, 8)), ValueError, "`size` must be an integer or (height, width), got (8, 8, 8)"),
-    (lambda: SIRBM(3, 8, scales=(2,)), ValueError, "`scales` must contain 1, got (2.0,)"),
-    (lambda: SIRBM(3, 9, QUICK).fit(IMAGES), ValueError, "`images` must have 9×9 pixels, got 64"),
-    (lambda: RBM(3, Recipe(batch=101)).fit(IMAGES), ValueError, "`batch` (=101) must not exceed the 100 images"),
-    (lambda: RBM(3, Recipe(learning_rate=1e30)).fit(IMAGES), ValueError, "training diverged in epoch 2: lower"),
-    (lambda: load(RBM(3), 64, (1, 3), 64), ValueError, "`weight` must be of shape (J, V) or (R, J, V), got (64,)"),
-    (lambda: load(RBM(3), (4, 64), (1, 3), 64), ValueError, "`weight` must be (3, 64), torch.float32 on cpu"),
-    (lambda: load(SIRBM(3, 8), (3, 64), (1, 3), 64), ValueError, "`hidden_bias` must be (6, 3), torch.float32 on cpu"),
-    (lambda: load(RBM(3), (3, 64), (1, 3), 63), ValueError, "`visible_bias` must be (64,), torch.float32 on cpu"),
-    *((lambda n=n: Recipe(**{n: 0}), ValueError, f"`{n}` must be at least 1") for n in ("epochs", "batch", "steps")),
-    *(
-        (lambda name=name: Recipe(**{name: -1}), ValueError, f"`{name}` must be at least 0, got -1")
-        for name in ("learning_rate", "weight_decay", "sparsity_cost", "initial_std", "momentum")
-    ),
-    (lambda: Recipe(momentum=1), ValueError, "`momentum` must be below 1, got 1"),
-    (lambda: Recipe(sparsity_target=0), ValueError, "`sparsity_target` must lie between 0 and 1, got 0"),
-    (lambda: Recipe(persistent="no"), TypeError, "`persistent` must be True or False, got 'no'"),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
-def test_what_cannot_be_used_is_refused_by_name(call, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        call()
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (Recipe(batch=101), r"`batch` \(=101\) must not exceed the 100 images"),
+        (Recipe(learning_rate=1e30), "training diverged in epoch 2: lower `learning_rate`"),
+    ],
+)
+def test_too_few_images_and_a_training_that_diverges_are_told(recipe, message):
+    with pytest.raises(ValueError, match=message):
+        RBM(3, recipe).fit(IMAGES)

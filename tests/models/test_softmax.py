@@ -1,7 +1,5 @@
 """The classifier on fixed features: its minimum against Newton's method, and how its penalty is chosen."""
 
-import re
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -86,27 +84,3 @@ def test_the_penalty_is_the_one_with_the_lowest_loss_on_the_held_out_part():
     assert classifier.penalty == min(losses, key=losses.get) != 10.0
     weight, _ = newton(FEATURES, LABELS, classifier.penalty)  # from all rows
     torch.testing.assert_close(classifier.weight, weight, rtol=0, atol=1e-3)
-
-
-FITTED = SoftmaxClassifier(0.1, CLASSES).fit(FEATURES, LABELS)
-REFUSED = {
-    "rank": (lambda fit: fit(FEATURES[0], LABELS), ValueError, "`features` must be of shape (N, F), none of them 0"),
-    "none": (lambda fit: fit(FEATURES[:0], LABELS[:0]), ValueError, "none of them 0, got (0, 4)"),
-    "NaN": (lambda fit: fit(FEATURES * torch.nan, LABELS), ValueError, "`features` must be finite"),
-    "too few labels": (lambda fit: fit(FEATURES, LABELS[1:]), ValueError, "`labels` must be 120 numbers of int64, got"),
-    "labels of floats": (lambda fit: fit(FEATURES, LABELS.double()), ValueError, "int64, got torch.float64"),
-    "labels too high": (lambda fit: fit(FEATURES, LABELS + 1), ValueError, "between 0 and 2, got 1 to 3"),
-    "negative labels": (lambda fit: fit(FEATURES, LABELS - 1), ValueError, "between 0 and 2, got -1 to 1"),
-    "list": (lambda fit: fit(FEATURES, [0, 1]), TypeError, "`labels` must be a tensor, got list"),
-    "start": (lambda fit: fit(FEATURES[:, 1:], LABELS, FITTED), ValueError, "`start` must have weights of shape (3,"),
-    "penalty": (lambda _: SoftmaxClassifier(-1), ValueError, "`penalty` must be at least 0, got -1"),
-    "before fit": (lambda _: SoftmaxClassifier(1).predict(FEATURES), RuntimeError, "has not learned anything"),
-    "columns": (lambda _: FITTED.predict(FEATURES[:, 1:]), ValueError, "`features` must be (120, 4), torch.float64 on"),
-    "type": (lambda _: FITTED.predict(FEATURES.float()), ValueError, "got (120, 4), torch.float32 on cpu"),
-}
-
-
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_used_is_refused_by_name(call, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        call(SoftmaxClassifier(0.1, CLASSES).fit)

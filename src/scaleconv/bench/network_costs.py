@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from ..models import ConvNet, HierarchicalConvNet
 from ..models.resnet import CLASSES, make_head, make_resnet18
+from ..models.staged import EXPANSION, Residual, inverted
 from ..nn import convert
 from ..timing import Memory, Timing, Workload, captured, compare, repeated
 from .shapes import DTYPES, LAYOUTS, Settings, Tick
@@ -28,7 +29,6 @@ VARIANTS = {  # the first is what the others are compared with
     "depthwise": ("plain", "converted"),
     PAPER: ("convnet", "si_convnet", "hierarchical"),
 }
-EXPANSION = 4  # of the channels inside a depthwise block
 
 
 @dataclass(frozen=True)
@@ -130,41 +130,23 @@ def make_network(network: str, variant: str, scales: tuple[float, ...]) -> nn.Mo
     return plain if variant == "plain" else convert(plain, include="*", scales=scales)
 
 
-class Residual(nn.Sequential):
-    """Layers, to whose output their input is added."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        output: Tensor = super().forward(input)
-        return input + output
-
-
-def make_inverted(in_channels: int, channels: int, stride: int) -> nn.Sequential:
-    """MobileNetV2's block: 1×1 to more channels, depthwise 3×3, 1×1 to fewer; a shortcut where the shape stays."""
-    inner = EXPANSION * in_channels
-    return (Residual if (in_channels, stride) == (channels, 1) else nn.Sequential)(
-        *(nn.Conv2d(in_channels, inner, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU6()),
-        nn.Conv2d(inner, inner, 3, stride=stride, padding=1, groups=inner, bias=False),
-        *(nn.BatchNorm2d(inner), nn.ReLU6()),
-        *(nn.Conv2d(inner, channels, 1, bias=False), nn.BatchNorm2d(channels)),
-    )
-
-
-def make_large_kernel(channels: int) -> nn.Sequential:
+def make_large_kernel(channels: int) -> nn.Module:
     """ConvNeXt's block, with BatchNorm: depthwise 7×7, then 1×1 to more channels and back, and a shortcut."""
     inner = EXPANSION * channels
-    return Residual(
+    body = nn.Sequential(
         *(nn.Conv2d(channels, channels, 7, padding=3, groups=channels), nn.BatchNorm2d(channels)),
         *(nn.Conv2d(channels, inner, 1), nn.GELU(), nn.Conv2d(inner, channels, 1)),
     )
+    return Residual(body, channels, channels, 1)
 
 
 def make_depthwise_network() -> nn.Sequential:
     """Inverted residuals with depthwise 3×3 and, at an eighth of the image's size, three blocks of depthwise 7×7."""
     return nn.Sequential(
         *(nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU6()),
-        *(make_inverted(32, 24, 2), make_inverted(24, 24, 1)),
-        *(make_inverted(24, 96, 2), make_large_kernel(96), make_large_kernel(96), make_large_kernel(96)),
-        *(make_inverted(96, 160, 2), make_inverted(160, 160, 1)),
-        *(make_inverted(160, 192, 2), make_inverted(192, 192, 1)),
+        *(inverted(32, 24, 2), inverted(24, 24, 1)),
+        *(inverted(24, 96, 2), make_large_kernel(96), make_large_kernel(96), make_large_kernel(96)),
+        *(inverted(96, 160, 2), inverted(160, 160, 1)),
+        *(inverted(160, 192, 2), inverted(192, 192, 1)),
         *make_head(192, CLASSES),
     )

@@ -47,8 +47,6 @@ SEED = 42
 SCANLINES = 15  # to a pixel, as many as Cairo has
 GRID = 256
 TOLERANCE = 0.1  # pixels between a curve and the lines that are drawn for it, as Cairo has it
-ARGUMENTS = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Z": 0}
-TOKENS = re.compile(r"([A-Za-z])|([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)|[\s,]+|(.)")
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,7 @@ def read_icon(path: Path) -> Icon:
         raise ValueError(f"{path} must have one view box and one path, got {len(view)} and {len(paths)}")
     try:
         return parse_icon(view[0], paths[0])
-    except ValueError as error:
+    except (ValueError, IndexError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -219,43 +217,20 @@ def parse_icon(view: str, path: str) -> Icon:
 
 def _parts(path: str) -> Iterator[Part]:
     """The lines and curves of a path, every contour closed."""
-    here = start = handle = 0j  # handle: the second one of the last curve
-    for command, values in _commands(path):
-        kind = command.upper()
-        origin = here if command.islower() else 0j
-        if kind == "H":
-            points = [complex(origin.real + values[0], here.imag)]
-        elif kind == "V":
-            points = [complex(here.real, origin.imag + values[0])]
-        else:
-            points = [origin + complex(*values[at : at + 2]) for at in range(0, len(values), 2)]
-        if kind == "S":  # its first handle mirrors that of the curve before
-            points = [2 * here - handle, *points]
-        drawn = [start] if kind in "MZ" else points
-        if len(drawn) > 1 or drawn[0] != here:
-            yield (here, *drawn)
-        if kind == "M":
-            start, drawn = points[0], points
-        here, handle = drawn[-1], drawn[-2] if kind in "CS" else drawn[-1]
-    if here != start:
-        yield here, start
+    from fontTools.pens.recordingPen import RecordingPen
+    from fontTools.svgLib.path import parse_path
 
-
-def _commands(path: str) -> Iterator[tuple[str, list[float]]]:
-    """The commands of a path, each with its numbers: one that is repeated without its letter is given again."""
-    parts: list[tuple[str, list[float]]] = []
-    for letter, number, other in TOKENS.findall(path):
-        if other or (letter and letter.upper() not in ARGUMENTS) or (number and not parts):
-            raise ValueError(f"`path` must be of {', '.join(ARGUMENTS)} and numbers, got {other or letter or number!r}")
-        if letter:
-            parts.append((letter, []))
-        elif number:
-            parts[-1][1].append(float(number))
-    for letter, numbers in parts:
-        count = ARGUMENTS[letter.upper()]
-        if len(numbers) % count if count else numbers:
-            raise ValueError(f"`path` must have {count} numbers after {letter}, got {len(numbers)}")
-        if (letter in "Mm" or not count) and len(numbers) != count:
-            raise ValueError(f"`path` must have {count} numbers after {letter}, got {len(numbers)}")
-        for first in range(0, max(1, len(numbers)), max(1, count)):
-            yield letter, numbers[first : first + count]
+    pen = RecordingPen()
+    parse_path(path, pen)
+    here = start = 0j
+    for kind, coordinates in pen.value:
+        points = tuple(complex(*point) for point in coordinates)
+        if kind == "moveTo":
+            here = start = points[0]
+        elif kind in ("lineTo", "curveTo"):
+            yield (here, *points)
+            here = points[-1]
+        elif kind == "qCurveTo":
+            raise ValueError("`path` must be of lines and cubic curves, got a quadratic one")
+        elif here != start:  # the end of a contour
+            yield here, start

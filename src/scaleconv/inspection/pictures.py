@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..drawing import FONT, dimming, scale_map
+from ..drawing import make_figure as empty_figure
 from ..table import Table, terminal_width
 
 Figure = Any  # matplotlib's; the package does not need it unless something is drawn
@@ -78,18 +79,11 @@ def sizes_as_text(sizes: Sequence[int]) -> str:
 
 
 def make_figure(panels: int, width: float = PANEL, height: float = PANEL) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, in rows; it belongs to no window, so that nothing has to be closed.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure as MatplotlibFigure
-    except ImportError:
-        raise ImportError("`plot` needs matplotlib: pip install 'scaleconv[experiments]'") from None
+    """A figure with so many panels, in rows; it belongs to no window, so that nothing has to be closed."""
     columns = min(panels, COLUMNS)
     rows = -(-panels // columns)
-    figure = MatplotlibFigure(figsize=(width * columns, height * rows), dpi=150, layout="constrained")
+    figure = empty_figure(width * columns, height * rows)
+    figure.set_dpi(150)
     axes = [figure.add_subplot(rows, columns, 1 + index) for index in range(panels)]
     return figure, axes
 

@@ -1,6 +1,6 @@
 """Invariance and equivariance of networks, and summaries of repeated runs. Needs torch alone."""
 
-from .activations import activations, recording
+from .activations import activations
 from .equivariance import equivariance_error
 from .invariance import NEURONS, invariance_scores, top_mean
 from .summary import (
@@ -30,7 +30,6 @@ __all__ = [
     "holm",
     "interval",
     "invariance_scores",
-    "recording",
     "relative_reduction",
     "runs_needed",
     "sign_flip_test",

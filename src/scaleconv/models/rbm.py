@@ -6,8 +6,8 @@ units h, where a unit j is on at one scale s or off, have the energy
     E(v, h) = − Σ_{j,s} (w_jᵀ T_s v + b_{j,s}) h_{j,s} − cᵀ v
 
 T_s rescales an image; the plain RBM has the scale 1 alone. Parameters and images may carry a leading dimension `*`:
-R independent machines, evaluated and trained in one batch of matrix products. Input is checked once per call, and a
-training step never waits for the device.
+R independent machines, evaluated and trained in one batch of matrix products. A training step never waits for the
+device.
 
 Letters: R machines, N images, V visible units (pixels), J hidden units, S scales.
 """
@@ -17,14 +17,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..ops.call import check_scales
-from ..ops.checks import check_count, check_flag, check_number
 from ..ops.geometry import is_inside
 from ..ops.resampling import linear_map
 
@@ -36,7 +35,7 @@ CHUNK = 1000  # images at a time in `transform`: bounds the memory
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an RBM is trained."""
+    """How an RBM is trained. The values are checked where settings are read."""
 
     epochs: int = 100  # passes over the images
     batch: int = 100  # images in a step; the last, partial batch of an epoch is left out
@@ -48,16 +47,6 @@ class Recipe:
     steps: int = 1  # Gibbs steps of the negative phase, the k of CD-k
     persistent: bool = False  # continue the chains of the previous step instead of starting at the data
     initial_std: float = 0.01  # of the Gaussian weights at the start
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "steps"):
-            check_count(name, getattr(self, name))
-        for name in ("learning_rate", "weight_decay", "sparsity_cost", "initial_std"):
-            check_number(name, getattr(self, name))
-        check_number("momentum", self.momentum, below=1)
-        if not 0 < check_number("sparsity_target", self.sparsity_target) < 1:
-            raise ValueError(f"`sparsity_target` must lie between 0 and 1, got {self.sparsity_target}")
-        check_flag("persistent", self.persistent)
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 1."""
@@ -100,11 +89,7 @@ class RBM:
     """
 
     def __init__(self, hidden: int, recipe: Recipe | None = None, *, seed: int = 0) -> None:
-        self.hidden = check_count("hidden", hidden)
-        self.recipe = Recipe() if recipe is None else recipe
-        if not isinstance(self.recipe, Recipe):
-            raise TypeError(f"`recipe` must be a Recipe, got {recipe!r}")
-        self.seed = check_count("seed", seed, least=0)
+        self.hidden, self.recipe, self.seed = hidden, recipe or Recipe(), seed
         self.history: list[Progress] = []
         self.weight = self.hidden_bias = self.visible_bias = torch.empty(0)
 
@@ -123,15 +108,11 @@ class RBM:
             starts: of R sets of images, the seed of the filters of each machine; None starts all with the same ones.
 
         Raises:
-            ValueError: the images do not fit, or training diverges.
+            ValueError: there are fewer images than in a batch, or training diverges.
         """
-        images, recipe = _check_images("images", images).detach(), self.recipe
-        count = images.shape[-2]
+        recipe, count = self.recipe, images.shape[-2]
         if recipe.batch > count:
             raise ValueError(f"`batch` (={recipe.batch}) must not exceed the {count} images")
-        if starts is not None and images.shape[:-2] != (len(starts),):
-            sets = images.shape[0] if images.dim() == 3 else "no"
-            raise ValueError(f"`starts` must name a seed for each set of images ({sets} sets), got {list(starts)}")
         generator = torch.Generator(images.device).manual_seed(self.seed)
         self._initialise(images, generator, starts)
         velocities = [torch.zeros_like(parameter) for parameter in self.state().values()]
@@ -156,16 +137,8 @@ class RBM:
 
     def load(self, weight: Tensor, hidden_bias: Tensor, visible_bias: Tensor) -> Self:
         """Take these parameters instead of learned ones; shapes as in the attributes."""
-        parameters = {"weight": weight, "hidden_bias": hidden_bias, "visible_bias": visible_bias}
-        for name, tensor in parameters.items():
-            check_floats(name, tensor)
-        if weight.dim() not in (2, 3):
-            raise ValueError(f"`weight` must be of shape (J, V) or (R, J, V), got {tuple(weight.shape)}")
-        runs, pixels, scales = weight.shape[:-2], weight.shape[-1], self._prepare("weight", weight)
-        check_matches("weight", weight, (*runs, self.hidden, pixels), weight)
-        check_matches("hidden_bias", hidden_bias, (*runs, scales, self.hidden), weight)
-        check_matches("visible_bias", visible_bias, (*runs, pixels), weight)
-        self.weight, self.hidden_bias, self.visible_bias = parameters.values()
+        self._prepare(weight)
+        self.weight, self.hidden_bias, self.visible_bias = weight, hidden_bias, visible_bias
         return self
 
     def state(self) -> dict[str, Tensor]:
@@ -174,8 +147,6 @@ class RBM:
 
     def run(self, index: int) -> Self:
         """One of R machines that were trained together, alone."""
-        if self.weight.dim() < 3:
-            raise ValueError("`run` needs machines that were trained together, got a single one")
         alone = copy.copy(self)
         alone.weight, alone.hidden_bias, alone.visible_bias = (tensor[index] for tensor in self.state().values())
         alone.history = [Progress(entry.epoch, entry.reconstruction[index], entry.seconds) for entry in self.history]
@@ -183,25 +154,11 @@ class RBM:
 
     def transform(self, images: Tensor) -> Tensor:
         """The features Σ_s p(h_{j,s} = 1 | v), pooled over scale: (*, N, V) → (*, N, J)."""
-        chunks = self._check_fits("images", images).split(CHUNK, -2)
-        return torch.cat([self._hidden(self._levels(chunk)).sum(-2) for chunk in chunks], -2)
+        return torch.cat([self._hidden(self._levels(chunk)).sum(-2) for chunk in images.split(CHUNK, -2)], -2)
 
-    def sample(self, count: int, steps: int = 1000, *, start: Tensor | None = None, seed: int = 0) -> Tensor:
-        """Draw images by Gibbs sampling, as probabilities: (*, count, V).
-
-        Args:
-            count: of the images.
-            steps: of each chain.
-            start: images (*, count, V) at which the chains start; by default noise.
-            seed: of the chains.
-        """
-        count, steps = check_count("count", count), check_count("steps", steps)
-        generator = torch.Generator(self.weight.device).manual_seed(seed)
-        if start is None:
-            half = torch.full_like(self.visible_bias, 0.5).unsqueeze(-2)
-            start = _draw_visible(half.repeat_interleave(count, -2), generator)
-        if self._check_fits("start", start).shape[-2] != count:
-            raise ValueError(f"`start` must hold {count} images, got {start.shape[-2]}")
+    def sample(self, start: Tensor, steps: int) -> Tensor:
+        """Draw images by Gibbs sampling, as probabilities, from chains of so many steps: (*, N, V) → (*, N, V)."""
+        generator = torch.Generator(self.weight.device).manual_seed(0)
         images = probabilities = start
         for _ in range(steps):
             hidden = _draw_hidden(self._hidden(self._levels(images)), generator)
@@ -212,7 +169,7 @@ class RBM:
     def _initialise(self, images: Tensor, generator: torch.Generator, starts: Sequence[int] | None) -> None:
         """Small random filters, and biases as if no filter mattered."""
         runs, pixels, target = images.shape[:-2], images.shape[-1], self.recipe.sparsity_target
-        scales = self._prepare("images", images)
+        scales = self._prepare(images)
         weight = images.new_empty(self.hidden, pixels).normal_(generator=generator).repeat(*runs, 1, 1)
         for index, start in enumerate(starts or ()):
             if start != self.seed:
@@ -271,17 +228,9 @@ class RBM:
         """Σ_s T_sᵀ z_s, the transpose of `_levels`: (*, N, S, V) → (*, N, V)."""
         return patterns.squeeze(-2)
 
-    def _prepare(self, name: str, tensor: Tensor) -> int:
-        """Make the transforms for the pixels, type and device of a tensor (*, V); the number of scales."""
+    def _prepare(self, like: Tensor) -> int:
+        """Make the transforms for the type and device of a tensor; the number of scales."""
         return 1
-
-    def _check_fits(self, name: str, images: Tensor) -> Tensor:
-        learned = self.visible_bias
-        if not len(learned):
-            raise RuntimeError(f"this {type(self).__name__} has not learned anything: call `fit` or `load` first")
-        images = _check_images(name, images)
-        check_matches(name, images, (*learned.shape[:-1], images.shape[-2], learned.shape[-1]), learned)
-        return images
 
 
 class SIRBM(RBM):
@@ -297,7 +246,7 @@ class SIRBM(RBM):
 
     Args:
         hidden: number of hidden units.
-        size: of the images, one number or (height, width).
+        size: of the images, (height, width).
         recipe: how it is trained.
         scales: 1 among them.
         seed: of the weights, the batches and the chains.
@@ -306,25 +255,18 @@ class SIRBM(RBM):
     def __init__(
         self,
         hidden: int,
-        size: int | tuple[int, int],
+        size: tuple[int, int],
         recipe: Recipe | None = None,
         *,
         scales: Iterable[float] = ENLARGING_SCALES,
         seed: int = 0,
     ) -> None:
         super().__init__(hidden, recipe, seed=seed)
-        self.scales = check_scales(scales)
-        pair = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
-        if len(pair) != 2:
-            raise ValueError(f"`size` must be an integer or (height, width), got {size!r}")
-        self.size = check_count("size", pair[0]), check_count("size", pair[1])
+        self.size, self.scales = size, check_scales(scales)
 
-    def _prepare(self, name: str, tensor: Tensor) -> int:
-        height, width = self.size
-        if tensor.shape[-1] != height * width:
-            raise ValueError(f"`{name}` must have {height}×{width} pixels, got {tensor.shape[-1]}")
+    def _prepare(self, like: Tensor) -> int:
         self._rows, self._columns = (
-            torch.stack([canvas_matrix(scale, length) for scale in self.scales]).to(tensor) for length in self.size
+            torch.stack([canvas_matrix(scale, length) for scale in self.scales]).to(like) for length in self.size
         )  # (S, H, H) and (S, W, W)
         return len(self.scales)
 
@@ -367,31 +309,3 @@ def _draw_visible(probabilities: Tensor, generator: torch.Generator) -> Tensor:
     shape = probabilities.shape[-2:]
     chance = torch.rand(shape, generator=generator, dtype=probabilities.dtype, device=probabilities.device)
     return (chance < probabilities).to(probabilities.dtype)
-
-
-def check_floats(name: str, tensor: Any) -> None:
-    """Refuse what is no tensor of finite floats."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
-    if not tensor.is_floating_point():
-        raise TypeError(f"`{name}` must be of a floating-point type, got {tensor.dtype}")
-    if not tensor.isfinite().all():
-        raise ValueError(f"`{name}` must be finite, got NaN or infinity among the values")
-
-
-def check_matches(name: str, tensor: Tensor, shape: Sequence[int], learned: Tensor) -> None:
-    """Refuse a tensor of another shape, or of another type or device than what was learned."""
-    if (tensor.shape, tensor.dtype, tensor.device) != (torch.Size(shape), learned.dtype, learned.device):
-        got = f"{tuple(tensor.shape)}, {tensor.dtype} on {tensor.device}"
-        raise ValueError(f"`{name}` must be {tuple(shape)}, {learned.dtype} on {learned.device}, got {got}")
-
-
-def _check_images(name: str, images: Tensor) -> Tensor:
-    """Flat images (N, V), or sets of them (R, N, V), at least one, in [0, 1]."""
-    check_floats(name, images)
-    if images.dim() not in (2, 3) or 0 in images.shape:
-        raise ValueError(f"`{name}` must be of shape (N, V) or (R, N, V), none of them 0, got {tuple(images.shape)}")
-    low, high = (float(end) for end in images.aminmax())
-    if not 0 <= low <= high <= 1:
-        raise ValueError(f"`{name}` must lie in [0, 1], got values from {low:g} to {high:g}")
-    return images

@@ -5,14 +5,11 @@ nothing is random but the choice of the held-out part.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from ..ops.checks import check_count, check_number
-from .rbm import check_floats, check_matches
 
 # No derivative of the loss is larger at the end, in float64. Features in [0, 1] and penalties down to 3e-6 leave the
 # loss within 1e-6 of its minimum.
@@ -38,20 +35,15 @@ class SoftmaxClassifier:
     """
 
     def __init__(self, penalty: float, classes: int = 10) -> None:
-        self.penalty = check_number("penalty", penalty)
-        self.classes = check_count("classes", classes)
-        self.weight, self.bias = torch.empty(0, self.classes), torch.empty(self.classes)
+        self.penalty, self.classes = penalty, classes
+        self.weight, self.bias = torch.empty(0, classes), torch.empty(classes)
 
     def fit(self, features: Tensor, labels: Tensor, start: "SoftmaxClassifier | None" = None) -> Self:
         """Learn from features (N, F) and labels (N,), from the weights of another classifier if one is given."""
-        _check_examples(features, labels, self.classes)
-        shape = (features.shape[1], self.classes)
-        if start and start.weight.shape != shape:
-            raise ValueError(f"`start` must have weights of shape {shape}, got {tuple(start.weight.shape)}")
         inputs = features.detach().double()
         centre = inputs.mean(0)
         inputs = inputs - centre  # which makes the problem well conditioned; the bias makes up for it
-        weight = start.weight.to(inputs) if start else inputs.new_zeros(shape)
+        weight = start.weight.to(inputs) if start else inputs.new_zeros(features.shape[1], self.classes)
         bias = start.bias.to(inputs) + centre @ weight if start else inputs.new_zeros(self.classes)
         weight, bias = weight.clone().requires_grad_(), bias.requires_grad_()
         optimiser = torch.optim.LBFGS(
@@ -81,10 +73,6 @@ class SoftmaxClassifier:
 
     def scores(self, features: Tensor) -> Tensor:
         """Log-probabilities of the classes, up to a constant of each row: (N, F) → (N, classes)."""
-        if not len(self.weight):
-            raise RuntimeError("this SoftmaxClassifier has not learned anything: call `fit` first")
-        check_floats("features", features)
-        check_matches("features", features, (*features.shape[:-1], len(self.weight)), self.weight)
         scores: Tensor = features @ self.weight + self.bias
         return scores
 
@@ -127,17 +115,3 @@ def choose_softmax(
         errors[penalty] = 100 * float((scores.argmax(-1) != labels[held]).double().mean())
     best = min(tried, key=lambda classifier: losses[classifier.penalty])
     return SoftmaxClassifier(best.penalty, classes).fit(features, labels, best), losses, errors
-
-
-def _check_examples(features: Any, labels: Any, classes: int) -> None:
-    check_floats("features", features)
-    if features.dim() != 2 or 0 in features.shape:
-        raise ValueError(f"`features` must be of shape (N, F), none of them 0, got {tuple(features.shape)}")
-    if not isinstance(labels, Tensor):
-        raise TypeError(f"`labels` must be a tensor, got {type(labels).__name__}")
-    if labels.shape != features.shape[:1] or labels.dtype != torch.long:
-        got = f"{labels.dtype} of shape {tuple(labels.shape)}"
-        raise ValueError(f"`labels` must be {len(features)} numbers of int64, got {got}")
-    low, high = (int(end) for end in labels.aminmax())
-    if low < 0 or high >= classes:
-        raise ValueError(f"`labels` must lie between 0 and {classes - 1}, got {low} to {high}")

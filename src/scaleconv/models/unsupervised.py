@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..ops.call import check_scales
-from ..ops.checks import check_count, check_number
 from .rbm import ENLARGING_SCALES, RBM, SIRBM, Progress, Recipe
 from .softmax import choose_softmax
 
@@ -23,23 +21,13 @@ SAMPLES, STEPS = 100, 10  # images drawn from an RBM for its figure, and Gibbs s
 
 @dataclass(frozen=True)
 class UnsupervisedSettings:
-    """How a method is trained; those of a comparison share the units, the penalties and the held-out part."""
+    """How a method is trained; The values are checked where settings are read."""
 
     hidden: int = 1000  # units of an RBM
     scales: tuple[float, ...] = ENLARGING_SCALES  # of the SI-RBM
     recipe: Recipe = field(default_factory=Recipe)
     penalties: tuple[float, ...] = PENALTIES  # of the classifier, to choose from
     held_out: float = 0.2  # the part of the training digits on which the penalty is chosen
-
-    def __post_init__(self) -> None:
-        check_count("hidden", self.hidden)
-        check_scales(self.scales)
-        for penalty in self.penalties:
-            check_number("penalties", penalty)
-        if not self.penalties:
-            raise ValueError("`penalties` must name at least one, got none")
-        if not 0 < check_number("held_out", self.held_out) < 1:
-            raise ValueError(f"`held_out` must lie between 0 and 1, got {self.held_out}")
 
 
 @dataclass(frozen=True)
@@ -131,7 +119,7 @@ def _classify(
         reconstruction=[float(entry.reconstruction) for entry in history],
         epoch_seconds=[entry.seconds for entry in history],
         weights=weights,
-        samples=model.sample(len(first), STEPS, start=first) if model else None,
+        samples=model.sample(first, STEPS) if model else None,
         parameters=sum(tensor.numel() for tensor in weights.values()),
         seconds=seconds,
     )
