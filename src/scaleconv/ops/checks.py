@@ -45,19 +45,17 @@ def check_count(name: str, value: Any, *, least: int = 1) -> int:
     return count
 
 
-def check_number(name: str, value: Any, *, least: float = 0.0, below: float = inf) -> float:
+def check_number(name: str, value: Any, *, least: float = 0.0) -> float:
     """Return a finite number as a float, by default one that is not negative, or say what is wrong with it.
 
     Example:
-        >>> check_number("momentum", 1.5, below=1)
+        >>> check_number("tolerance", -1)
         Traceback (most recent call last):
-        ValueError: `momentum` must be below 1, got 1.5
+        ValueError: `tolerance` must be at least 0, got -1
     """
     number = as_number(value, f"`{name}` must be a number, got {value!r}")
     if least > -inf and not number >= least:  # as NaN is not
         raise ValueError(f"`{name}` must be at least {least:g}, got {value}")
-    if below < inf and not number < below:
-        raise ValueError(f"`{name}` must be below {below:g}, got {value}")
     if not isfinite(number):
         raise ValueError(f"`{name}` must be finite, got {value}")
     return number
