@@ -140,13 +140,25 @@ def test_levels_about_as_wide_share_a_canvas_on_a_gpu_and_none_does_on_a_cpu():
 
 
 @pytest.mark.parametrize(
-    ("channels", "size", "together"), [(16, 7, True), (15, 7, False), (16, 10, True), (16, 11, False)]
+    ("images", "channels", "size", "together"),
+    [
+        (64, 16, 10, True),
+        (64, 16, 11, False),
+        (27, 16, 11, True),
+        (28, 16, 11, False),
+        (64, 15, 10, False),
+        (32, 1, 10, True),
+        (33, 1, 10, False),
+    ],
 )
-def test_small_levels_of_many_channels_are_patches_on_one_canvas_on_a_cpu(channels, size, together):
-    """The patches have 9 · (25 + 100 + 100) pixels of size 10, and 9 · (25 + 121 + 121) of size 11."""
+def test_small_levels_are_patches_on_one_canvas_on_a_cpu(images, channels, size, together):
+    """The patches have 9 · (25 + 100 + 100) pixels of size 10, and 9 · (25 + 121 + 121) of size 11.
+
+    So 27 images of 16 channels and size 11, or 32 of few channels and size 10, have the most that are taken.
+    """
     scales = (0.5, 1, 2, 2.5)
     call = make_call((channels, size, size), (64, channels, 3, 3), padding=1, scales=scales)
-    plan = make_plan(call, 64, False)
+    plan = make_plan(call, images, False)
     assert plan.identity == 0
     assert (codes_by_canvas(plan) == [[1, 2, 3]]) == together
     if together:  # at the responses where a level has fewer of them than there are outputs
@@ -217,7 +229,7 @@ def test_a_strided_level_is_sampled_where_its_outputs_read_and_a_gathered_one_un
 def test_a_plan_is_made_once():
     shapes = ((2, 9, 8), (3, 2, 3, 3))
     plan = make_plan(make_call(*shapes), 2, False)
-    assert make_plan(make_call(*shapes), 2, False) is plan
+    assert make_plan(make_call(*shapes), 2, False) is make_plan(make_call(*shapes), 3, False) is plan
     assert make_plan(make_call(*shapes, antialias=True), 2, False) is not plan
     assert make_plan(make_call(*shapes), 2, True) is not plan
     assert make_plan(make_call(*shapes, scales=DEFAULT_SCALES[1:]), 2, False) is not plan

@@ -34,7 +34,7 @@ BACKWARD = (
 
 def find_plan(input: Tensor, call: Call) -> Plan:
     """The plan for these images."""
-    return make_plan(call.cropped, 1, False) if input.is_cpu else make_plan(call, len(input), True)
+    return make_plan(call.cropped if input.is_cpu else call, len(input), not input.is_cpu)
 
 
 @torch.library.custom_op("scaleconv::ti_conv2d", mutates_args=(), schema=FORWARD)

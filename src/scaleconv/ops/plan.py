@@ -254,8 +254,9 @@ class Plan:
 
 FEW_CHANNELS = 16
 PATCHES = 4.0  # pixels of patches, for one of a dense canvas, up to which im2col is the faster on a CPU
-# Pixels of the patches of all levels up to which a CPU is faster with a single matrix product.
-FEW_PATCHES = 2**11
+# Patches of all levels up to which a CPU is faster with a single matrix product: pixels of an image of many channels,
+# or elements of all images. Fewer channels take as long as `FEW_CHANNELS` to gather.
+FEW_PATCHES, FEW_ELEMENTS = 2**11, 2**20
 MOST_PATCHES = 2**17  # pixels of a canvas beyond which a CPU would have to keep too much of where they are read
 # On a GPU a small layer takes as long as the host needs to launch it. Up to so many elements of all levels, those that
 # are not strided are dense and share one canvas, and with fewer still all do. Levels as wide as this part of the widest
@@ -288,35 +289,44 @@ def make_plan(call: Call, images: int, gpu: bool, form: Form | None = None, budg
 
     Args:
         call: the call.
-        images: in the batch; to a CPU their number makes no difference.
+        images: in the batch; a CPU has at most two plans for all numbers.
         gpu: whether a GPU is to execute it.
         form: of every level, instead of the fastest; levels that cannot have it are dense.
         budget: instead of the device's.
     """
-    images = max(1, images)
+    images, channels = max(1, images), max(call.in_channels, FEW_CHANNELS)
     if budget is None:
         pixels = call.height.length * call.width.length * call.in_channels
         outputs = math.prod(call.output_size) * call.out_channels
-        if gpu:
-            budget = Budget(SHARED, max(2**25, images * (pixels + outputs)))
-        else:
-            budget = Budget(FEW_PATCHES if call.in_channels >= FEW_CHANNELS else 0, 2**22)
+        few = max(FEW_PATCHES if channels == call.in_channels else 0, FEW_ELEMENTS // (images * channels))
+        few = 0 if form or call.groups > 1 else few
+        budget = Budget(SHARED, max(2**25, images * (pixels + outputs))) if gpu else Budget(few, 2**22)
     with torch.inference_mode(False), torch.no_grad():
-        return _make_plan(call, images, gpu, form, budget)
+        share = not call.mixes_axes and _size(call, images, gpu) <= budget.shared
+        return _make_plan(call, images if gpu else 1, gpu, form, share, budget.band)
 
 
-def _make_plan(call: Call, images: int, gpu: bool, form: Form | None, budget: Budget) -> Plan:
+def _size(call: Call, images: int, gpu: bool) -> int:
+    """Of all levels, as a `Budget` counts it."""
+    if gpu:
+        return images * sum(_elements(call, level) for level in call.levels)
+    return sum(_patches(call, level) for level in _resampled(call))
+
+
+def _resampled(call: Call) -> list[Level]:
+    """The levels but scale 1, of which none mixes the axes."""
+    return [level for level in call.levels[1:] if isinstance(level, Level)]
+
+
+@lru_cache(maxsize=1024)
+def _make_plan(call: Call, images: int, gpu: bool, form: Form | None, share: bool, band: int) -> Plan:
     levels = call.levels
-    mixed = any(isinstance(level, PlaneLevel) for level in levels)
-    by_axes = [level for level in levels if isinstance(level, Level)]
-    if not (gpu or mixed or call.groups > 1) and sum(_patches(call, each) for each in by_axes[1:]) <= budget.shared:
-        return Plan(call, levels[0].code, _gathered(call, by_axes[1:]), gpu, False)
-    elements = images * sum(_elements(call, level) for level in levels)
-    share = elements <= budget.shared and not mixed
-    if gpu and mixed:
+    if share and not (gpu or form or call.groups > 1):
+        return Plan(call, levels[0].code, _gathered(call, _resampled(call)), gpu, False)
+    if gpu and call.mixes_axes:
         form = "dense"  # as levels that mix the axes have to be; all levels need one memory layout
     elif share and not form:
-        form = "dense" if elements <= TINY else "strided"
+        form = "dense" if _size(call, images, gpu) <= TINY else "strided"
     forms = [_possible(call, level, form, gpu) for level in levels]
     planar = gpu and forms[0] == "im2col"  # and so all of them
     # The identity comes first. A library convolves the input for it, unless it has company or a kernel of ours.
@@ -327,7 +337,7 @@ def _make_plan(call: Call, images: int, gpu: bool, form: Form | None, budget: Bu
             if isinstance(some, PlaneLevel):
                 canvases.append(_plane_canvas(call, some))
             else:
-                canvases += _canvases(call, some, kind, images if planar else 1, planar, budget)
+                canvases += _canvases(call, some, kind, images if planar else 1, planar, band)
     return Plan(call, levels[0].code if alone else None, tuple(canvases), gpu, planar)
 
 
@@ -382,17 +392,15 @@ def _plane_canvas(call: Call, level: PlaneLevel) -> Canvas:
     )
 
 
-def _canvases(
-    call: Call, levels: Sequence[Level], form: Form, images: int, planar: bool, budget: Budget
-) -> list[Canvas]:
+def _canvases(call: Call, levels: Sequence[Level], form: Form, images: int, planar: bool, band: int) -> list[Canvas]:
     """One canvas for all these levels; or several, of bands of a level, if that would exceed the budget."""
     rows = [len(level.height.targets) for level in levels]
     whole = _canvas(call, levels, form, planar, [slice(0, count) for count in rows])
-    bands = -(-images * whole.elements(call) // budget.band)
+    bands = -(-images * whole.elements(call) // band)
     if bands <= 1:
         return [whole]
     if len(levels) > 1:
-        alone = [_canvases(call, [level], form, images, planar, budget) for level in levels]
+        alone = [_canvases(call, [level], form, images, planar, band) for level in levels]
         return [canvas for some in alone for canvas in some]
     step = max(1, -(-rows[0] // bands))
     starts = [*range(0, rows[0], step), rows[0]]
@@ -454,7 +462,7 @@ def _gathered(call: Call, levels: Sequence[Level]) -> tuple[Canvas, ...]:
         strips.append(Strip(level.code, level.wins_ties, outputs, sampled, aligned, top * kernel[0], top))
         top += aligned[0].length * aligned[1].length
     size = (top * kernel[0], kernel[1])
-    return (Canvas("im2col", tuple(strips), size, (top, 1), kernel, (1, 1), kernel, False, False),)
+    return (Canvas("im2col", tuple(strips), size, (top, 1), (1, 1), (1, 1), kernel, False, False),)
 
 
 def _by_tap(axis: AxisMap, kernel: int) -> AxisMap:
