@@ -638,3 +638,13 @@ def test_adapters_of_other_layers_stay_plain():
     )
     converted = convert(network, include="*")
     assert skipped(converted) == {"lora_A.default": "adapter of another layer"}
+
+
+def test_a_network_that_keeps_activations_is_copied_without_their_graph():
+    """Many keep features for a later loss, or for Grad-CAM; PyTorch does not copy what was computed."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 3))
+    network.seen = {"first": [network(IMAGES)]}
+    (kept,) = convert(network).seen["first"]
+    assert torch.equal(kept, network.seen["first"][0])
+    assert not kept.requires_grad
+    assert network.seen["first"][0].requires_grad

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..ops.call import check_scales
 from ..ops.checks import as_integer, check_flag
-from ..ops.torch_private import ConvNd
+from ..ops.torch_private import ConvNd, tree_leaves
 from .folding import allow_folding, refuse_folding
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
 from .observe import Call, check_module, evaluating, run, watching
@@ -398,10 +398,10 @@ def _become(layer: Plain, base: type[Plain]) -> None:
 
 
 def copy_network(model: Network) -> Network:
-    """A deep copy. A weight that a hook computes anew in every call cannot be copied, and is detached in the copy."""
+    """A deep copy. A tensor that was computed, as a weight by a hook or kept activations, is detached in the copy."""
     memo: dict[int, Any] = {}
     for module in model.modules():
-        for value in vars(module).values():
+        for value in tree_leaves(vars(module)):
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     return copy.deepcopy(model, memo)
