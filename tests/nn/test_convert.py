@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from functools import partial
+from types import MethodType
 
 import pytest
 import torch
@@ -403,6 +404,26 @@ def test_a_subclass_keeps_what_it_does_to_its_input_or_its_weight(kind, argument
     assert type(back[0]) is kind
     assert vars(back[0]).keys() == vars(model[0]).keys()
     assert torch.equal(back(images), model(images))
+
+
+def repeats_along_the_width(self, images, weight, bias):
+    padded = F.pad(F.pad(images, (1, 1, 0, 0), mode="circular"), (0, 0, 1, 1))
+    return F.conv2d(padded, weight, bias, self.stride)
+
+
+def test_a_method_that_one_layer_has_in_place_of_that_of_its_class_is_kept():
+    """So generators of images are made to repeat along one axis."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3))
+    model[0]._conv_forward = MethodType(repeats_along_the_width, model[0])
+    converted = convert(model, include="*", scales=(1, 0.7))
+    padded = F.pad(F.pad(IMAGES, (1, 1, 0, 0), mode="circular"), (0, 0, 1, 1))
+    expected = si_conv2d(padded, model[0].weight, model[0].bias, scales=(1, 0.7))
+    for each in (converted, copy.deepcopy(converted)):
+        assert torch.equal(each[0](IMAGES), expected)
+    assert (type(converted[0]) is SIConv2d, type(converted[1]) is SIConv2d) == (False, True)
+    back = revert(converted)
+    assert type(back[0]) is nn.Conv2d
+    assert torch.equal(back(IMAGES), model(IMAGES))
 
 
 def test_a_swapped_subclass_compiles():

@@ -321,7 +321,7 @@ def why_unfit(layer: Plain) -> str | None:
         return f"{type(layer).__name__} has transforms of its own"
     if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
         return f"{type(layer).__name__} does not know its size yet: call the network once before"
-    return None if _base(layer) in SCALE_INVARIANT else why_not_rerouted(layer)
+    return why_not_rerouted(layer) if _prepares(layer) else None
 
 
 def why_no_gain(name: str, layer: Plain, sizes: SizesOfMaps) -> str | None:
@@ -365,7 +365,7 @@ def _swap(layer: Plain, scales: tuple[float, ...], antialias: bool | None) -> No
     """Make the layer scale-invariant, or change its scales."""
     if not isinstance(layer, ScaleInvariantLayer):
         base = _base(layer)
-        _become(layer, SCALE_INVARIANT[base] if base in SCALE_INVARIANT else rerouted_class(base))
+        _become(layer, rerouted_class(base) if _prepares(layer) else SCALE_INVARIANT[base])
         vars(layer)["antialias"] = False
     vars(layer)["scales"] = scales
     if antialias is not None:
@@ -385,6 +385,14 @@ def _base(layer: Plain) -> type[Plain]:
     """The class of the layer; of one with parametrizations, that which it had before them."""
     kind: type[Plain] = type(layer).__bases__[0] if is_parametrized(layer) else type(layer)
     return kind
+
+
+def _prepares(layer: Plain) -> bool:
+    """Whether a layer may prepare input or weight: one of a subclass, or with a `_conv_forward` of its own.
+
+    Such a method is how the maps of a trained generator are made to repeat along one axis alone.
+    """
+    return _base(layer) not in SCALE_INVARIANT or "_conv_forward" in vars(layer)
 
 
 def _become(layer: Plain, base: type[Plain]) -> None:
