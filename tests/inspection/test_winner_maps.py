@@ -190,3 +190,21 @@ def test_an_image_that_there_is_not_is_refused():
         winners(convert(network()), IMAGES).plot(image=3)
     with pytest.raises(TypeError, match=r"`image` must be an integer, got 0\.5"):
         winners(convert(network()), IMAGES).plot(image=0.5)
+
+
+class Watched(nn.Conv2d):
+    """Calls `look` whenever it runs."""
+
+    def forward(self, x):
+        self.look()
+        return F.conv2d(x, self.weight, self.bias)
+
+
+def test_looking_for_winners_changes_no_layer_even_for_a_moment():
+    """Another thread may be answering with the same network."""
+    layer, seen = Watched(2, 4, 3), []
+    layer.look = lambda: None
+    layer = convert(layer, scales=SCALES)
+    layer.look = lambda: seen.append(layer.scales)
+    winner_of(layer, IMAGES)
+    assert seen == [SCALES, SCALES]

@@ -5,6 +5,7 @@ import io
 import pickle
 import re
 from functools import partial
+from types import MethodType
 
 import pytest
 import torch
@@ -407,6 +408,26 @@ def test_a_subclass_keeps_what_it_does_to_its_input_or_its_weight(kind, argument
     assert torch.equal(back(images), model(images))
 
 
+def repeats_along_the_width(self, images, weight, bias):
+    padded = F.pad(F.pad(images, (1, 1, 0, 0), mode="circular"), (0, 0, 1, 1))
+    return F.conv2d(padded, weight, bias, self.stride)
+
+
+def test_a_method_that_one_layer_has_in_place_of_that_of_its_class_is_kept():
+    """So generators of images are made to repeat along one axis."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3))
+    model[0]._conv_forward = MethodType(repeats_along_the_width, model[0])
+    converted = convert(model, include="*", scales=(1, 0.7))
+    padded = F.pad(F.pad(IMAGES, (1, 1, 0, 0), mode="circular"), (0, 0, 1, 1))
+    expected = si_conv2d(padded, model[0].weight, model[0].bias, scales=(1, 0.7))
+    for each in (converted, copy.deepcopy(converted)):
+        assert torch.equal(each[0](IMAGES), expected)
+    assert (type(converted[0]) is SIConv2d, type(converted[1]) is SIConv2d) == (False, True)
+    back = revert(converted)
+    assert type(back[0]) is nn.Conv2d
+    assert torch.equal(back(IMAGES), model(IMAGES))
+
+
 def test_a_swapped_subclass_compiles():
     converted = convert(SameConv(3, 4, 3))
     compiled = torch.compile(converted, backend="aot_eager", fullgraph=True)
@@ -689,3 +710,13 @@ def test_adapters_of_other_layers_stay_plain():
     )
     converted = convert(network, include="*")
     assert skipped(converted) == {"lora_A.default": "adapter of another layer"}
+
+
+def test_a_network_that_keeps_activations_is_copied_without_their_graph():
+    """Many keep features for a later loss, or for Grad-CAM; PyTorch does not copy what was computed."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 3))
+    network.seen = {"first": [network(IMAGES)]}
+    (kept,) = convert(network).seen["first"]
+    assert torch.equal(kept, network.seen["first"][0])
+    assert not kept.requires_grad
+    assert network.seen["first"][0].requires_grad

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..ops.call import check_scales
 from ..ops.checks import as_integer, check_flag
-from ..ops.torch_private import ConvNd
+from ..ops.torch_private import ConvNd, tree_leaves
 from .folding import allow_folding, refuse_folding
 from .layers import SIConv1d, SIConv2d, SIConv3d, TIConv2d
 from .observe import CONTAINERS, Call, batches_of, check_module, evaluating, run, watching
@@ -335,7 +335,7 @@ def why_unfit(layer: Plain) -> str | None:
         return f"{type(layer).__name__} has transforms of its own"
     if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
         return f"{type(layer).__name__} does not know its size yet: call the network once before"
-    return None if _base(layer) in SCALE_INVARIANT else why_not_rerouted(layer)
+    return why_not_rerouted(layer) if _prepares(layer) else None
 
 
 def why_no_gain(name: str, layer: Plain, sizes: SizesOfMaps) -> str | None:
@@ -381,7 +381,7 @@ def _swap(layer: Plain, scales: tuple[float, ...], antialias: bool | None) -> No
     """Make the layer scale-invariant, or change its scales."""
     if not isinstance(layer, ScaleInvariantLayer):
         base = _base(layer)
-        _become(layer, SCALE_INVARIANT[base] if base in SCALE_INVARIANT else rerouted_class(base))
+        _become(layer, rerouted_class(base) if _prepares(layer) else SCALE_INVARIANT[base])
         vars(layer)["antialias"] = False
     vars(layer)["scales"] = scales
     if antialias is not None:
@@ -403,6 +403,14 @@ def _base(layer: Plain) -> type[Plain]:
     return kind
 
 
+def _prepares(layer: Plain) -> bool:
+    """Whether a layer may prepare input or weight: one of a subclass, or with a `_conv_forward` of its own.
+
+    Such a method is how the maps of a trained generator are made to repeat along one axis alone.
+    """
+    return _base(layer) not in SCALE_INVARIANT or "_conv_forward" in vars(layer)
+
+
 def _become(layer: Plain, base: type[Plain]) -> None:
     """Give the layer that class; if it has parametrizations, one like its own over that class.
 
@@ -414,10 +422,10 @@ def _become(layer: Plain, base: type[Plain]) -> None:
 
 
 def copy_network(model: Network) -> Network:
-    """A deep copy. A weight that a hook computes anew in every call cannot be copied, and is detached in the copy."""
+    """A deep copy. A tensor that was computed, as a weight by a hook or kept activations, is detached in the copy."""
     memo: dict[int, Any] = {}
     for module in model.modules():
-        for value in vars(module).values():
+        for value in tree_leaves(vars(module)):
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     return copy.deepcopy(model, memo)

@@ -20,6 +20,10 @@ ARGUMENTS = ("x", "running_mean", "running_var", "weight", "bias", "training", "
 INSTEAD = 'use norm="level", or size="input"'
 
 
+class StatisticsError(ValueError):
+    """A BatchNorm lacks the statistics of scale 1, or has several; its message says what to do."""
+
+
 def training_norms(module: nn.Module) -> list[BatchNorm]:
     """Those that normalise by the batch, and keep running statistics for evaluation.
 
@@ -80,7 +84,7 @@ class Level:
     def end(self) -> None:
         for place, (calls, statistics) in enumerate(zip(self.calls, self.whole.statistics, strict=True)):
             if 0 < calls != len(statistics) > 1:
-                raise ValueError(
+                raise StatisticsError(
                     f"`module` must call its {self.whole.name(place)} as often at every level, or once at most, "
                     f"got {len(statistics)} calls at scale 1 and {calls} at another: {INSTEAD}"
                 )
@@ -96,7 +100,7 @@ class Level:
             return F.batch_norm(self._own(given.pop("x"), statistics, place), **given)
         number = self._number(place)
         if number >= len(statistics):
-            raise ValueError(
+            raise StatisticsError(
                 f"`module` must call its {self.whole.name(place)} at scale 1, whose statistics are for all levels, "
                 f"as often as at another: {INSTEAD}"
             )
@@ -120,7 +124,7 @@ class Level:
             self.calls[place] += 1
             return self.calls[place] - 1
         if len(self.whole.statistics[place]) > 1:
-            raise ValueError(
+            raise StatisticsError(
                 f"`module` must call its {self.whole.name(place)} once where activation checkpointing computes it "
                 f"again, got {len(self.whole.statistics[place])} calls: {INSTEAD}"
             )

@@ -271,13 +271,11 @@ def winner_of(layer: SIConv2d, input: Tensor) -> Tensor:
         >>> winner_of(layer, torch.full((2, 1, 9, 9), 0.3)).unique()
         tensor([1], dtype=torch.uint8)
     """
-    scales, forward = layer.scales, type(layer).forward  # without the hooks of a call
+    forward = type(layer).forward  # without the hooks of a call
     output, winner = forward(layer, input, return_winner=True)
-    layer.scales = (1.0,)
-    try:
-        unscaled = forward(layer, input)
-    finally:
-        layer.scales = scales
+    unscaled_layer = object.__new__(type(layer))  # the layer itself may serve other threads meanwhile
+    vars(unscaled_layer).update(vars(layer), scales=(1.0,))
+    unscaled = forward(unscaled_layer, input)
     largest = unscaled.abs().amax((-3, -2, -1), keepdim=True)
     rounding = min(ROUNDINGS * torch.finfo(output.dtype).eps, MOST_ROUNDING) * largest
-    return torch.where(output - unscaled <= rounding, scales.index(1.0), winner)
+    return torch.where(output - unscaled <= rounding, layer.scales.index(1.0), winner)

@@ -104,7 +104,8 @@ def rerouted_class(plain_type: type[Plain]) -> type[ScaleInvariantLayer]:
         own = {"forward": base.forward, "_conv_forward": base._conv_forward}
         plain = type(f"Plain{base.__name__}", (base,), own)
         attributes = {"plain_type": plain_type, "__module__": plain_type.__module__}
-        bases = (_Rerouted, plain_type, plain, SCALE_INVARIANT[base])
+        kept = () if plain_type is base else (plain_type,)
+        bases = (_Rerouted, *kept, plain, SCALE_INVARIANT[base])
         _classes[plain_type] = type(f"SI{plain_type.__name__}", bases, attributes)
     return _classes[plain_type]
 

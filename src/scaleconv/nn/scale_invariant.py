@@ -29,7 +29,7 @@ from ..ops.torch_private import (
 )
 from .grid import Grid, Pair, find_grids
 from .layers import LevelsState, scales_as_text
-from .level_norms import Level, Pass, call_at, training_norms
+from .level_norms import Level, Pass, StatisticsError, call_at, training_norms
 from .observe import describe
 
 NORMS = ("joint", "level")
@@ -248,6 +248,8 @@ class ScaleInvariant(LevelsState):
         """All that the module makes of levels of one size, and what holds it."""
         try:
             answer = self.module(x) if level is None else call_at(level, self.module, x)
+        except StatisticsError:
+            raise
         except Exception as error:
             if torch.compiler.is_compiling() or tuple(x.shape[2:]) == tuple(image_size):
                 raise  # the module's own business
