@@ -375,6 +375,19 @@ def test_pictures_are_those_beside_the_records_or_of_the_papers_size(tmp_path):
     assert page(recorded(tmp_path, "fig4a", CURVES["fig4a"])) == (None, False, False)
 
 
+def test_the_page_of_small_runs_judges_directions_and_explains_no_other_verdict(tmp_path, page_text):
+    made = table_records({"convnet": [4.0, 5.0, 6.0], "si_convnet": [3.0, 3.75, 4.5]})
+    small = html_page([recorded(tmp_path, records=made, preset="quick")], tmp_path, "quick")
+    _, sections = taken_apart(small)
+    assert [row[4] for row in rows(sections["claims"])[1:]] == [*["not comparable"] * 3, "same direction"]
+    assert '<td class="same">same direction</td>' in small
+    told = {verdict.text for verdict in sections["claims"].find("p").iter("em")}
+    assert told == {"same direction", "not shown", "not comparable"}
+    _, sections = taken_apart(page_text)
+    told = {verdict.text for verdict in sections["claims"].find("p").iter("em")}
+    assert told == {"reproduced", "differs", "lower", "higher", "not shown"}
+
+
 def test_what_records_say_is_text_and_not_markup(tmp_path):
     text = html_page([recorded(tmp_path, "fig4a", [record("convnet", 0, 4.0, "a", 1.0, "<b>&")])], tmp_path, "paper")
     assert ("&lt;b&gt;&amp;" in text, "<b>" in text) == (True, False)

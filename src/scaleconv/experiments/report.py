@@ -26,7 +26,7 @@ from ..data.progress import watched
 from ..metrics import holm
 from ..models.networks import NETWORKS
 from ..table import Table, terminal_width, wrapped
-from .claims import HIGHER, LOWER, REPRODUCED, check_claims
+from .claims import HIGHER, LOWER, REPRODUCED, SAME_DIRECTION, check_claims
 from .explanation import draw_predictions
 from .figures import describe, draw, draw_learned_filters, draw_svg
 from .items import ITEMS, Experiment, Item, folder_name, load_item
@@ -476,7 +476,7 @@ def html_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
         preset=preset,
         count=sum(len(each.records) for each in recorded),
         claims=claims,
-        verdicts={REPRODUCED: "same", LOWER: "lower", HIGHER: "higher"},
+        verdicts={REPRODUCED: "same", SAME_DIRECTION: "same", LOWER: "lower", HIGHER: "higher"},
         counts=sorted(Counter(row[-1] for row in claims.rows).items()),
         sections=[_section(each, figures) for each in watched(recorded, "drawing figures", len(recorded))],
         provenance=provenance_table(recorded),
