@@ -244,8 +244,8 @@ def test_the_folder_with_the_most_records_is_found_by_its_beginning(tree):
     assert find_folder(results, "fig4a") == results / "fig4a"
     assert find_folder(results, "table1") == results / "table1-100"
     assert find_folder(results, "fig5a") is None
-    assert find_folder(results, "fig4b") == results / "fig4b-quick"
-    assert find_folder(results, "fig4b", small=False) is None
+    assert find_folder(results, "fig4b") is None  # the quick version is none of the paper's size
+    assert find_folder(results, "fig4b-quick") == results / "fig4b-quick"
 
 
 def test_pictures_of_what_was_learned_are_drawn_and_stay_when_the_weights_are_gone(tree):
