@@ -381,6 +381,7 @@ def test_the_page_of_small_runs_judges_directions_and_explains_no_other_verdict(
     _, sections = taken_apart(small)
     assert [row[4] for row in rows(sections["claims"])[1:]] == [*["not comparable"] * 3, "same direction"]
     assert '<td class="same">same direction</td>' in small
+    assert "reproduced" not in small
     told = {verdict.text for verdict in sections["claims"].find("p").iter("em")}
     assert told == {"same direction", "not shown", "not comparable"}
     _, sections = taken_apart(page_text)
