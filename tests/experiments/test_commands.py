@@ -13,11 +13,13 @@ import pytest
 from rich.console import Console
 
 from helpers.command import refused, says_next
+from helpers.records import record
 from scaleconv import cli
 from scaleconv.cli.wording import say_next
 from scaleconv.experiments import read_records
 from scaleconv.experiments import run as run_module
 from scaleconv.experiments.display import ProgressDisplay
+from scaleconv.experiments.records import write_record
 from scaleconv.experiments.trainer import Trainer
 
 SMALL = ("data.train=100", "data.tested=100", "network.maps=[2,3]", "network.scales=[0.8,1,1.25]", "network.hidden=8")
@@ -68,12 +70,40 @@ def test_show_reads_the_records_only(table, run):
         assert (set(summary[model]), summary[model]["n"]) == ({"mean", "std", "n"}, 2)
 
 
+def test_show_keeps_the_records_of_presets_apart(table, run):
+    records = table[0].with_suffix(".jsonl")
+    refused(
+        run("show", "table1"), "no records in results/table1: run `scaleconv reproduce table1 --preset paper` first"
+    )
+    (records.parent / "table1.jsonl").write_bytes(records.read_bytes().splitlines(keepends=True)[0])
+    for preset, n in (("paper", {"convnet": 1}), ("quick", {"convnet": 2, "si_convnet": 2})):
+        code, output, errors = run("show", "table1", "--preset", preset, "--json")
+        assert (code, errors, {model: found["n"] for model, found in json.loads(output).items()}) == (0, "", n)
+    assert run("show", "table1", "--json") == run("show", "table1", "--preset", "paper", "--json")
+
+
+def test_show_reads_the_item_under_the_preset_of_its_records(run, tmp_path):
+    """Of its three points the small version of stir has one, whose table needs no title."""
+    series = {"test_error": ((1.0, 2.0), (4.0, 6.0))}
+    small = record("deep_cnn", 0, 5.0, "33.48", series=series, kind="test_scales")
+    for name in ("stir-quick", "mine"):
+        write_record(tmp_path / "results" / name, small)
+    _, shown, _ = run("show", "stir", "--preset", "quick")
+    assert "test error (%)" in shown
+    assert "trained on sizes 33 – 48" not in shown
+    assert run("show", "stir-quick")[1] == shown
+    assert run("show", "mine", "--item", "stir", "--preset", "quick")[1] == shown
+    assert "trained on sizes 33 – 48" in run("show", "mine", "--item", "stir")[1]
+
+
 def test_an_item_not_run_in_full_is_shown_from_its_largest_part(table, run):
     records = table[0].with_suffix(".jsonl")
-    (records.parent / "table1-again.jsonl").write_bytes(records.read_bytes().splitlines(keepends=True)[0])
+    lines = records.read_bytes().splitlines(keepends=True)
+    (records.parent / "table1-again.jsonl").write_bytes(lines[0])
+    (records.parent / "table1-more.jsonl").write_bytes(lines[0] + lines[1])
     code, output, errors = run("show", "table1", "--json")
-    assert (code, json.loads(output)["si_convnet"]["n"]) == (0, 2)
-    assert errors == "no records in results/table1; these are those of results/table1-quick\n"
+    assert (code, json.loads(output)["convnet"]["n"]) == (0, 2)
+    assert errors == "no records in results/table1; these are those of results/table1-more\n"
 
 
 def test_damaged_or_foreign_records_are_one_line(table, run):
@@ -122,12 +152,11 @@ def test_a_curve_is_run_shown_and_told_in_json_per_point(run, tmp_path):
     code, output, errors = run("reproduce", "fig4a", *options)
     assert (code, errors) == (0, "")
     assert "many" in output
-    for name in ("fig4a-quick", "fig4a"):
-        summary = json.loads(run("show", name, "--json")[1])["convnet"]
-        assert (summary["n"], [point["x"] for point in summary["points"]]) == (2, [1, 2])
-        errors = [record.error for record in read_records(tmp_path / "results" / "fig4a-quick") if record.point == "b"]
-        assert summary["points"][1]["mean"] == pytest.approx(sum(errors) / 2)
-    assert "few" in run("show", "fig4a-quick")[1]
+    summary = json.loads(run("show", "fig4a", "--preset", "quick", "--json")[1])["convnet"]
+    assert (summary["n"], [point["x"] for point in summary["points"]]) == (2, [1, 2])
+    errors = [one.error for one in read_records(tmp_path / "results" / "fig4a-quick") if one.point == "b"]
+    assert summary["points"][1]["mean"] == pytest.approx(sum(errors) / 2)
+    assert "few" in run("show", "fig4a", "--preset", "quick")[1]
 
 
 def test_all_runs_every_item_and_goes_on_where_it_was_interrupted(run, tmp_path, monkeypatch):
@@ -176,7 +205,9 @@ WRONG = {
     "method": (("train", "resnet"), "`METHOD` must be one of rbm, ", "'resnet'"),
     "shown": (("show", "nope"), "`name` must be that of records in results, or an item, such as", "got 'nope'"),
     "listed": (("show", "--json"), "`name` must be given with --json"),
-    "records": (("show", "table1"), "no records in results/table1", "scaleconv reproduce"),
+    "listed preset": (("show", "--preset", "quick"), "`name` must be given with --preset"),
+    "shown preset": (("show", "table1", "--preset", "fast"), "`preset` must be one of paper, quick", "'fast'"),
+    "records": (("show", "table1", "--preset", "quick"), "no records in results/table1-quick", "table1 --preset quick"),
 }
 
 
@@ -188,9 +219,11 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(run, tmp_path, case):
 
 
 @pytest.mark.parametrize("name", ["../x", "..", "/tmp/outside", "a\nb", "a/b", ""])
-@pytest.mark.parametrize("command", [("reproduce", "table1"), ("train", "convnet"), ("show",)])
+@pytest.mark.parametrize(
+    "command", [("reproduce", "table1"), ("train", "convnet"), ("show",), ("show", "--item", "table1")]
+)
 def test_a_name_cannot_leave_the_results(run, tmp_path, command, name):
-    options = (name,) if command == ("show",) else ("--name", name, *TINY)
+    options = (name,) if command[0] == "show" else ("--name", name, *TINY)
     refused(run(*command, *options), "`name` must be a folder's name")
     assert list(tmp_path.iterdir()) == []
 
@@ -206,6 +239,7 @@ def test_what_to_type_next_works_as_it_is_printed(run):
     for named in ([], ["--name", "try"]):
         _, output, _ = run("reproduce", "table1", *small, *named)
         line = output.splitlines()[-1].removeprefix("Next: scaleconv ").partition(",")[0]
+        assert "--preset quick" in line
         assert run(*line.split())[0] == 0, line
 
 

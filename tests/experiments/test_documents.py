@@ -49,7 +49,7 @@ def test_every_item_has_its_tables_on_one_page_and_figures_stand_beside_the_clai
 def test_pages_have_the_tables_and_claims_of_the_records(name, claimed):
     page = PAGES[name]
     for item in (item for item in ITEMS if f"<!-- begin {item} -->" in page):
-        loaded, folder = load_item(item), find_folder(ROOT / "results", item, small=False)
+        loaded, folder = load_item(item), find_folder(ROOT / "results", item)
         if folder is None:
             assert f"<!-- begin {item} -->\nNo records yet.\n<!-- end {item} -->" in page
             assert item in FIELD or not loaded.checks, f"{item} is of the paper, and has no records"

@@ -244,8 +244,8 @@ def test_the_folder_with_the_most_records_is_found_by_its_beginning(tree):
     assert find_folder(results, "fig4a") == results / "fig4a"
     assert find_folder(results, "table1") == results / "table1-100"
     assert find_folder(results, "fig5a") is None
-    assert find_folder(results, "fig4b") == results / "fig4b-quick"
-    assert find_folder(results, "fig4b", small=False) is None
+    assert find_folder(results, "fig4b") is None  # the quick version is none of the paper's size
+    assert find_folder(results, "fig4b-quick") == results / "fig4b-quick"
 
 
 def test_pictures_of_what_was_learned_are_drawn_and_stay_when_the_weights_are_gone(tree):
@@ -373,6 +373,20 @@ def test_pictures_are_those_beside_the_records_or_of_the_papers_size(tmp_path):
     (small / "filters-rbm.png").unlink()
     assert page(quick) == (None, True, True)
     assert page(recorded(tmp_path, "fig4a", CURVES["fig4a"])) == (None, False, False)
+
+
+def test_the_page_of_small_runs_judges_directions_and_explains_no_other_verdict(tmp_path, page_text):
+    made = table_records({"convnet": [4.0, 5.0, 6.0], "si_convnet": [3.0, 3.75, 4.5]})
+    small = html_page([recorded(tmp_path, records=made, preset="quick")], tmp_path, "quick")
+    _, sections = taken_apart(small)
+    assert [row[4] for row in rows(sections["claims"])[1:]] == [*["not comparable"] * 3, "same direction"]
+    assert '<td class="same">same direction</td>' in small
+    assert "reproduced" not in small
+    told = {verdict.text for verdict in sections["claims"].find("p").iter("em")}
+    assert told == {"same direction", "not shown", "not comparable"}
+    _, sections = taken_apart(page_text)
+    told = {verdict.text for verdict in sections["claims"].find("p").iter("em")}
+    assert told == {"reproduced", "differs", "lower", "higher", "not shown"}
 
 
 def test_what_records_say_is_text_and_not_markup(tmp_path):

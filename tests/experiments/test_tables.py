@@ -112,6 +112,13 @@ def test_only_repeats_that_both_have_are_compared_and_a_baseline_of_zero_is_not(
     assert Panel("", "", "", zero, baseline="convnet").change(zero[1], 1.0) is None
 
 
+def test_a_fold_in_which_the_baseline_makes_no_error_counts_in_the_change():
+    base, ours = (
+        Line(model, model, {1.0: dict(enumerate(errors))}) for model, errors in (("a", (0, 4)), ("b", (2, 4)))
+    )
+    assert Panel("", "", "", [base, ours], baseline="a").change(ours, 1.0) == pytest.approx(50)
+
+
 def test_what_is_measured_at_several_points_has_panels_for_each():
     made = [
         record(model, 0, error, point, x, series={"test_error": ((0.4, 1.6), (error, error))}, kind="test_scales")

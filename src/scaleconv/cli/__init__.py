@@ -23,6 +23,7 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 
 Preset = Annotated[str, typer.Option(help="quick (embedded digits, minutes on 2 cores) or paper (full size).")]
+Recorded = Annotated[str, typer.Option(help="Which records: paper or quick.")]
 Results = Annotated[Path, typer.Option(help="Directory of the results, with a file of records for each experiment.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.")]
 Set = Annotated[
@@ -169,14 +170,16 @@ def reproduce(
         larger = as_called(f"scaleconv reproduce {item} --preset paper")
         typer.echo(f"This was a small version; at the paper's size: {larger}")
     page = f"scaleconv report --html --preset {preset}{_place(results)}, for all results on one page"
-    say_next(f"scaleconv show {name} --item {item}{_place(results)}, for the same again" if name else page)
+    same = f"scaleconv show {name} --item {item} --preset {preset}{_place(results)}, for the same again"
+    say_next(same if name else page)
 
 
 @app.command(epilog="Example: scaleconv show table1 --json")
 def show(
     name: Annotated[
-        str | None, typer.Argument(help="Name of the results, such as table1 or fig4a-quick. Default: list them all.")
+        str | None, typer.Argument(help="An item, such as table1, or the name of results. Default: list them all.")
     ] = None,
+    preset: Recorded = "paper",
     as_json: Annotated[
         bool, typer.Option("--json", help="Mean, std and n per model, and per point of a curve, as JSON.")
     ] = False,
@@ -186,29 +189,35 @@ def show(
     results: Results = Path("results"),
 ) -> None:
     """Show an experiment from its records, without running anything."""
-    from scaleconv.experiments import ITEMS, check_name, load_item, read_records
+    from scaleconv.experiments import ITEMS, check_name, folder_name, load_item, read_records
     from scaleconv.experiments.items import meant
     from scaleconv.experiments.page import is_of_images, summary_text
     from scaleconv.experiments.report import check_item, find_folder, print_items, print_json, print_tables
 
     if name is None:
-        if as_json or item:
-            raise ValueError(f"`name` must be given with --{'json' if as_json else 'item'}")
+        given = {"json": as_json, "item": item, "preset": preset != "paper"}
+        if option := next((option for option, value in given.items() if value), None):
+            raise ValueError(f"`name` must be given with --{option}")
         print_items(results)
         return
-    folder = find_folder(results, check_name(name))
+    named = item or name.partition("-")[0]
+    if check_name(name) == folder_name(named, "quick"):
+        preset = "quick"
+    elif name in ITEMS:
+        name = folder_name(name, preset)
+    folder = find_folder(results, name)
     records = [] if folder is None else read_records(folder)
     own = [record for record in records if is_of_images([record])]
     if own and item is None:
         typer.echo(summary_text(own, as_json=as_json))
         return
     records = [record for record in records if record not in own]  # `train` leaves both kinds
-    named = item or name.partition("-")[0]
     if folder is None and named not in ITEMS:
         raise ValueError(f"`name` must be that of records in {results}, or {meant(named)}, got {name!r}")
-    loaded = load_item(named)
+    loaded = load_item(named, preset)
     if folder is None:
-        raise ValueError(f"no records in {results / name}: run `scaleconv reproduce {loaded.item}` first")
+        told = f"scaleconv reproduce {named} --preset {preset}"
+        raise ValueError(f"no records in {results / name}: run `{told}` first (`scaleconv show` lists all)")
     if folder.name != name:
         typer.echo(f"no records in {results / name}; these are those of {folder}", err=True)
     check_item(loaded, records)
@@ -219,7 +228,7 @@ def show(
 def report(
     path: Annotated[Path | None, typer.Argument(help="The page of --html. Default: report.html.")] = None,
     html: Annotated[bool, typer.Option("--html", help="Write one page for a browser, which needs no network.")] = False,
-    preset: Annotated[str, typer.Option(help="Which records: paper or quick.")] = "paper",
+    preset: Recorded = "paper",
     results: Results = Path("results"),
     docs: Annotated[Path, typer.Option(help="Directory of reproduction.md, and of figures/ in it.")] = Path("docs"),
 ) -> None:

@@ -16,8 +16,8 @@ Where a claim says which of two networks is better, it has a p-value: that of St
 against 0, the largest one where the claim is about several points. One claim is primary, that the layer lowers the
 error of Table 1; the p-values of the others are to be corrected for their number.
 
-Small runs, those of another preset than the paper's, are judged by directions alone. Their errors are *not comparable*
-with the paper's, and of its relative changes only the sign is.
+Small runs, those of another preset than the paper's, are judged by directions alone. Their numbers are *not comparable*
+with the paper's; a relative change is judged by its sign. *Same direction*: the interval lies on the paper's side of 0.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ BELOW = ((OURS, BASE), ("si_cnn", "cnn"), ("si_cnn", "cropped_cnn"))
 PAPER_FOLDS = 6  # behind each deviation of table 1
 REPRODUCED, LOWER, HIGHER = "reproduced", "differs, lower", "differs, higher"
 NOT_SHOWN = "not shown"  # of a direction
-NOT_COMPARABLE = "not comparable"  # of small runs
+NOT_COMPARABLE, SAME_DIRECTION = "not comparable", "same direction"  # of small runs
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,10 @@ def _is_small(item: Item) -> bool:
     return item.preset != "paper"
 
 
-def compare(found: Interval | None, paper: float) -> str | None:
+def compare(item: Item, found: Interval | None, paper: float) -> str | None:
     """The verdict on a number of the paper."""
+    if _is_small(item):
+        return NOT_COMPARABLE
     if found is None:
         return None
     if found.high < paper:
@@ -100,9 +102,11 @@ def compare(found: Interval | None, paper: float) -> str | None:
     return HIGHER if found.low > paper else REPRODUCED
 
 
-def _shown(holds: bool) -> str:
+def _shown(item: Item, holds: bool) -> str:
     """The verdict on a direction."""
-    return REPRODUCED if holds else NOT_SHOWN
+    if not holds:
+        return NOT_SHOWN
+    return SAME_DIRECTION if _is_small(item) else REPRODUCED
 
 
 def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
@@ -115,7 +119,7 @@ def _table(item: Item, records: Sequence[Record]) -> list[Claim]:
             found = interval(values, against=Summary(mean, std[0], PAPER_FOLDS) if std else None)
             paper = f"{name}: {as_stated((mean, *std))} %"
             ours = f"{fmean(values):.2f} %{_gap(found, mean) if std else bounds(found)}, n = {len(values)}"
-            claims.append(Claim(paper, ours, NOT_COMPARABLE if _is_small(item) else compare(found, mean)))
+            claims.append(Claim(paper, ours, compare(item, found, mean)))
     for model, other in PAIRS:
         both = paired(errors.get(model, {}), errors.get(other, {}), relative_change)
         if both and model in item.paper and other in item.paper:
@@ -140,7 +144,7 @@ def _comparable(item: Item, errors: Mapping[str, ByRepeat]) -> list[Claim]:
         f"{signed_percent(value)} of {TITLES[model]}" for value, (model, _) in zip(stated, pairs, strict=True)
     )
     ours = " and ".join(signed_percent(fmean(changes[repeat] for repeat in gap)) for changes in (first, second))
-    verdict = NOT_COMPARABLE if _is_small(item) else compare(interval([*gap.values()]), stated[0] - stated[1])
+    verdict = compare(item, interval([*gap.values()]), stated[0] - stated[1])
     text = f"{ours}; difference {signed_mean([*gap.values()], 1)} points, n = {len(gap)}"
     return [Claim(f"comparable: {named}", text, verdict)]
 
@@ -160,7 +164,7 @@ def _below(item: Item, records: Sequence[Record]) -> list[Claim]:
         average = _difference(mean_over_points(gaps), "on average ")
         text = f"below at {below} of {len(found)}, above at {above}; {average}"
         text += f"; {missing} not measured yet" if missing else ""
-        verdict = None if not above and (missing or None in found) else _shown(below == len(found))
+        verdict = None if not above and (missing or None in found) else _shown(item, below == len(found))
         p = None if missing else _p_of_all(gaps.values(), below=True)
         claims.append(Claim(f"{TITLES[ours]} below {TITLES[base]} at every point", text, verdict, p))
     return claims
@@ -177,8 +181,8 @@ def _published(item: Item, records: Sequence[Record]) -> list[Claim]:
             title, ours = min(values.items(), key=lambda entry: fmean(entry[1]))
             found, best = interval(ours), item.paper[label][0]
             text = f"{title} {fmean(ours):.2f} %{bounds(found)}, n = {len(ours)}"
-            verdict = compare(found, best) if all(TITLES[model] in values for model in models) else None
-            verdict = NOT_COMPARABLE if _is_small(item) else verdict
+            whole = all(TITLES[model] in values for model in models)
+            verdict = compare(item, found if whole else None, best)
             claims.append(Claim(f"published at {label}: {best:.2f} %", text, verdict))
     return claims
 
@@ -197,7 +201,7 @@ def _gap_shrinks(item: Item, records: Sequence[Record]) -> list[Claim]:
     text = f"from {fmean(first.values()):.2f} to {fmean(last.values()):.2f} points".replace("-", "−")
     verdict, p = None, None
     if shrinks and left:
-        verdict = _shown(shrinks.high < 0 and left.high >= 0)
+        verdict = _shown(item, shrinks.high < 0 and left.high >= 0)
         p = _p_of_all([change], below=True) if left.high >= 0 else 1.0
     return [Claim(f"the gap shrinks with the {panel.x}", f"{text}; {_difference(change, 'change ')}", verdict, p)]
 
@@ -232,21 +236,21 @@ def _grows_slower(item: Item, records: Sequence[Record]) -> list[Claim]:
         return []
     means = " against ".join(f"{fmean(slopes.values()):.2f}" for slopes in (ours, base))
     stated = f"the error of {TITLES[OURS]} grows more slowly with the range"
-    claims = [_lower(f"{stated}, in points", f"{means} points per unit of half-width", slower)]
+    claims = [_lower(item, f"{stated}, in points", f"{means} points per unit of half-width", slower)]
     ends = [
         (line.values[high], {repeat: error for repeat, error in line.values[low].items() if error}) for line in lines
     ]
     ours, base = (paired(*each, truediv) for each in ends)
     if ratio := paired(ours, base):
         means = " against ".join(f"×{fmean(factors[repeat] for repeat in ratio):.2f}" for factors in (ours, base))
-        claims.append(_lower(f"{stated}, as a ratio", f"{means} over all ranges", ratio))
+        claims.append(_lower(item, f"{stated}, as a ratio", f"{means} over all ranges", ratio))
     return claims
 
 
-def _lower(paper: str, text: str, differences: ByRepeat) -> Claim:
+def _lower(item: Item, paper: str, text: str, differences: ByRepeat) -> Claim:
     """The claim that the mean of these differences is below 0."""
     found = interval([*differences.values()])
-    verdict = None if found is None else _shown(found.high < 0)
+    verdict = None if found is None else _shown(item, found.high < 0)
     return Claim(paper, f"{text}; {_difference(differences)}", verdict, _p_of_all([differences], below=True))
 
 
@@ -260,7 +264,7 @@ def _invariant(item: Item, records: Sequence[Record]) -> list[Claim]:
     text = f"{layers}; n = {min(map(len, gaps.values()))}"
     found, verdict = [each for gap in gaps.values() if (each := interval([*gap.values()]))], None
     if len(found) == len(panel.xs):
-        verdict = _shown(all(each.low > 0 for each in found))
+        verdict = _shown(item, all(each.low > 0 for each in found))
     p = _p_of_all(gaps.values(), below=False) if len(found) == len(panel.xs) else None
     return [Claim(f"{TITLES[OURS]} more invariant at every layer", text, verdict, p)]
 
@@ -274,7 +278,7 @@ def _operations(item: Item, records: Sequence[Record]) -> list[Claim]:
         if formula and chosen and direct and panel.x.startswith("largest"):
             text = f"formula ×{formula.mean:.1f}; counted ×{direct.mean:.1f} direct, ×{chosen.mean:.1f} as we do it"
             least = item.paper["factor"][0]
-            verdict = compare(Interval(chosen.mean, chosen.mean, chosen.mean), least)
+            verdict = compare(item, Interval(chosen.mean, chosen.mean, chosen.mean), least)
             claims.append(Claim(f"×{least:.0f} operations, {panel.title}", text, verdict))
     return claims
 
@@ -304,9 +308,9 @@ def _differences(panel: Panel, lines: Networks, combine: Callable[[float, float]
 def _percentage(item: Item, paper: str, changes: Sequence[float], expected: float) -> Claim:
     """A relative change of the error against the paper's; of small runs, its sign alone."""
     found = interval(changes)
-    verdict = compare(found, expected)
-    if found and _is_small(item):
-        verdict = _shown(found.high < 0 if expected < 0 else found.low > 0)
+    verdict = compare(item, found, expected)
+    if _is_small(item):
+        verdict = None if found is None else _shown(item, found.high < 0 if expected < 0 else found.low > 0)
     bounds = "" if found is None else f" [{signed_percent(found.low)[:-2]}, {signed_percent(found.high)[:-2]}]"
     p = _p_of_all([dict(enumerate(changes))], below=expected < 0)
     return Claim(paper, f"{signed_percent(fmean(changes))}{bounds}, n = {len(changes)}", verdict, p)

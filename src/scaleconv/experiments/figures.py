@@ -35,7 +35,7 @@ from .checkpoint import load_checkpoint
 from .items import Item
 from .methods import TITLES
 from .records import Record
-from .tables import Line, Panel, make_panels, relative_change, signed_percent
+from .tables import Line, Panel, make_panels, paired, relative_change, signed_percent
 
 STYLES = ("-", "--", ":")  # of the panels that are drawn into one
 FORMATS = ("png", "svg")
@@ -128,7 +128,7 @@ def make_parts(panels: Sequence[Panel]) -> list[tuple[str, Paint]]:
         groups.setdefault(panel.group or number, []).append(panel)
     parts: list[tuple[str, Paint]] = [(_about(drawn), partial(_draw_group, panels=drawn)) for drawn in groups.values()]
     if len(panels) == 1 and panels[0].kind == "lines" and panels[0].compared:
-        parts.append((_about(panels, f" vs {panels[0].baseline_title}"), partial(_changes, panel=panels[0])))
+        parts.append((_about(panels, f" vs {panels[0].base.title}"), partial(_changes, panel=panels[0])))
     return parts
 
 
@@ -208,7 +208,8 @@ def _changes(axis: Any, panel: Panel) -> None:
         found = {}
         for x in panel.xs:
             if (change := panel.change(line, x)) is not None:
-                spread = summarise([relative_change(a, b) for a, b in panel.pairs(line, x)])
+                base = {repeat: error for repeat, error in panel.base.values[x].items() if error}
+                spread = summarise([*paired(line.values[x], base, relative_change).values()])
                 found[x] = Summary(change, spread.std, spread.n)
         mean = panel.mean_change(line)
         label = f"{line.title}: mean error {signed_percent(mean, 0)}" if mean is not None else line.title
@@ -216,7 +217,7 @@ def _changes(axis: Any, panel: Panel) -> None:
     axis.axhline(0, color=COLOURS[panel.baseline], linewidth=1)
     if panel.paper_change:
         axis.plot([*panel.paper_change], [*panel.paper_change.values()], "o", color=INK, label=PUBLISHED, **HOLLOW)
-    axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} vs {panel.baseline_title} (%), ± std")
+    axis.set(xlabel=panel.x, ylabel=f"{panel.y.partition(' (')[0]} vs {panel.base.title} (%), ± std")
     axis.grid(alpha=0.3)
     _ticks(axis, panel)
     _legend(axis)

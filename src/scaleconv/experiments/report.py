@@ -26,7 +26,7 @@ from ..data.progress import watched
 from ..metrics import holm
 from ..models.networks import NETWORKS
 from ..table import Table, terminal_width, wrapped
-from .claims import HIGHER, LOWER, REPRODUCED, check_claims
+from .claims import HIGHER, LOWER, REPRODUCED, SAME_DIRECTION, check_claims
 from .explanation import draw_predictions
 from .figures import describe, draw, draw_learned_filters, draw_svg
 from .items import ITEMS, Experiment, Item, folder_name, load_item
@@ -290,13 +290,13 @@ def write_report(item: Item, records: Sequence[Record], folder: Path, data_dir: 
     return [*written, *_draw_learned(item, folder, folder, data_dir)]
 
 
-def find_folder(results: Path, name: str, *, small: bool = True) -> Path | None:
+def find_folder(results: Path, name: str) -> Path | None:
     """The folder of that name, or, if it has no records, the one with the most whose name begins with it.
 
-    Without `small`, never the quick version of an item in the place of the one of the paper's size.
+    Never the quick version of an item in the place of the one of the paper's size.
     """
     similar = sorted(path.with_suffix("") for path in results.glob(f"{name}-*.jsonl"))
-    similar = [path for path in similar if small or not path.name.endswith("-quick")]
+    similar = [path for path in similar if not path.name.endswith("-quick")]
     folders = [results / name, *sorted(similar, key=_count_records, reverse=True)]
     return next((folder for folder in folders if _count_records(folder)), None)
 
@@ -320,7 +320,7 @@ def read_recorded(results: Path, preset: str) -> list[Recorded]:
         raise ValueError(f"`results` must be a directory with records, got {results}")
     found = []
     for name in watched(ITEMS, "reading records", len(ITEMS)):
-        item, folder = load_item(name, preset), find_folder(results, folder_name(name, preset), small=False)
+        item, folder = load_item(name, preset), find_folder(results, folder_name(name, preset))
         records = read_records(folder) if folder else []
         check_item(item, records)
         found.append(Recorded(item, folder, records))
@@ -476,7 +476,7 @@ def html_page(found: Sequence[Recorded], figures: Path, preset: str) -> str:
         preset=preset,
         count=sum(len(each.records) for each in recorded),
         claims=claims,
-        verdicts={REPRODUCED: "same", LOWER: "lower", HIGHER: "higher"},
+        verdicts={REPRODUCED: "same", SAME_DIRECTION: "same", LOWER: "lower", HIGHER: "higher"},
         counts=sorted(Counter(row[-1] for row in claims.rows).items()),
         sections=[_section(each, figures) for each in watched(recorded, "drawing figures", len(recorded))],
         provenance=provenance_table(recorded),

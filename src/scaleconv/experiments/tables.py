@@ -104,8 +104,9 @@ class Panel:
         return [line for line in self.lines if self.baseline and line.model != self.baseline and not line.control]
 
     @property
-    def baseline_title(self) -> str:
-        return next((line.title for line in self.lines if line.model == self.baseline), self.baseline)
+    def base(self) -> Line:
+        """The line of the baseline; an empty one where it was not run."""
+        return next((line for line in self.lines if line.model == self.baseline), Line("", self.baseline, {}))
 
     def label(self, x: float) -> str:
         return self.labels.get(x) or f"{x:g}"
@@ -114,21 +115,13 @@ class Panel:
         """The mean of a line over all x, for each repeat that has every x."""
         return mean_over_points({x: line.values.get(x, {}) for x in self.xs})
 
-    def pairs(self, line: Line, x: float) -> list[tuple[float, float]]:
-        """The values of a line and of the baseline at x, for each repeat that both have."""
-        base = next((other.values.get(x, {}) for other in self.lines if other.model == self.baseline), {})
-        return [(value, base[repeat]) for repeat, value in line.values.get(x, {}).items() if base.get(repeat)]
-
     def change(self, line: Line, x: float) -> float | None:
-        """A line against the baseline at x in percent, below 0 where it is lower; over the repeats that both have."""
-        pairs = self.pairs(line, x)
-        return relative_change(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if pairs else None
+        """A line against the baseline at x."""
+        return change_of_mean(line.values.get(x, {}), self.base.values.get(x, {}))
 
     def mean_change(self, line: Line) -> float | None:
-        """The change of the mean over all x, over the repeats in which both lines have every x; None without any."""
-        base = next((self.means(other) for other in self.lines if other.model == self.baseline), {})
-        pairs = [(mean, base[repeat]) for repeat, mean in self.means(line).items() if base.get(repeat)]
-        return relative_change(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if pairs else None
+        """A line against the baseline on average over all x."""
+        return change_of_mean(self.means(line), self.means(self.base))
 
 
 def mean_over_points(values: Mapping[float, ByRepeat]) -> dict[Repeat, float]:
@@ -150,6 +143,16 @@ def paired(ours: ByRepeat, base: ByRepeat, combine: Callable[[float, float], flo
 def relative_change(value: float, baseline: float) -> float:
     """A value against the baseline in percent: −10 where it is a tenth lower."""
     return -relative_reduction(value, baseline)
+
+
+def change_of_mean(ours: ByRepeat, base: ByRepeat) -> float | None:
+    """The mean against that of the baseline in percent, over the repeats that both have.
+
+    None where there are none, and where the baseline is 0.
+    """
+    both = [repeat for repeat in ours if repeat in base]
+    total = sum(base[repeat] for repeat in both)
+    return relative_change(sum(ours[repeat] for repeat in both), total) if total else None
 
 
 @singledispatch
@@ -306,7 +309,7 @@ def panel_table(panel: Panel) -> Table:
     Of more than `MOST_ROWS` numbers every second, third, … is shown; the CSV file has all.
     """
     compared, step = panel.compared, 1 if panel.labels else -(-len(panel.xs) // MOST_ROWS)
-    changes = [f"{line.title}: error vs {panel.baseline_title}" for line in compared]
+    changes = [f"{line.title}: error vs {panel.base.title}" for line in compared]
     written = [{x: panel.write(found) for x, found in line.summaries.items()} for line in panel.lines]
     rows = [
         (
@@ -401,17 +404,16 @@ def make_rows(records: Sequence[Record], paper: dict[str, tuple[float, ...]], ba
     """A row for each method that was run."""
     errors, rows = run_errors(records), []
     for model in models_of(records):
-        base = errors.get(baseline, {})
-        pairs = [(value, base[repeat]) for repeat, value in errors[model].items() if repeat in base]
         alike = (model in UNSUPERVISED) == (baseline in UNSUPERVISED)  # networks are compared with networks only
-        compared = alike and model != baseline and any(error > 0 for _, error in pairs)
+        base = errors.get(baseline, {}) if alike and model != baseline else {}
+        change, differences = change_of_mean(errors[model], base), [*paired(errors[model], base).values()]
         rows.append(
             Row(
                 model=model,
                 paper=paper.get(model, ()),
                 ours=summarise(list(errors[model].values())),
-                change=relative_change(sum(a for a, _ in pairs), sum(b for _, b in pairs)) if compared else None,
-                p=sign_flip_test([a - b for a, b in pairs]) if compared and len(pairs) <= MOST_PAIRS else None,
+                change=change,
+                p=None if change is None or len(differences) > MOST_PAIRS else sign_flip_test(differences),
                 seconds=median(run.seconds_per_epoch / run.runs_together for run in of_model(records, model)),
             )
         )
