@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from scaleconv.data import make_scaled
+from scaleconv.data import Uniform, make_scaled, make_scenes
 from scaleconv.data.rescale import rescale
 from scaleconv.demo import answers, rendering
+from scaleconv.inspection import explain
 
 
 @torch.no_grad()
@@ -115,6 +116,18 @@ def test_a_scene_is_labelled_as_the_networks_label_it(pairs, decode):
             expected = getattr(pair, name)(image)[0].argmax(0).numpy()
         assert (expected == shown).mean() > 0.95  # pixels are rounded to bytes
         assert found[name]["right"] == pytest.approx((truth == shown)[truth != 10].mean())
+
+
+def test_a_scene_shows_in_every_layer_which_scale_won(pairs):
+    pair = pairs["scenes"]
+    found = answers.label_scene(pair, 3, 4, 0.5, 1.5)["layers"]
+    made = make_scenes(pair.images, pair.labels, Uniform(0.5, 1.5), 1, answers.SCENE, digits=4, pieces=0, seed=3)
+    views = explain(pair.invariant, made.images).layers
+    assert [layer["name"] for layer in found] == ["conv1", "conv2", "conv3", "conv4"]
+    for layer, view in zip(found, views.values(), strict=True):
+        shares = [float((view.winning_scale == torch.tensor(scale)).double().mean()) for scale in view.scales]
+        assert [entry["share"] for entry in layer["legend"]] == pytest.approx(shares)
+        assert len({round(share, 3) for share in shares}) > 1
 
 
 def test_so_many_images_of_every_class_are_offered(pairs, decode):

@@ -4,6 +4,7 @@ Every function is pure and returns a dictionary for JSON. `routes` has checked t
 second tab.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from ..data import BACKGROUND, Uniform, make_scaled, make_scenes
 from ..data.rescale import rescale
 from ..inspection import explain
 from ..inspection.explain import LayerView
+from ..nn.layers import SIConv2d
+from ..nn.observe import find_layers, watching, winner_of
 from . import rendering
 from .pairs import Pair
 
@@ -77,17 +80,21 @@ def classify(pair: Pair, image: Tensor, label: int | None, scale: float) -> Answ
         "truth": None if label is None else classes[label],
         "plain": {"label": classes[int(named)], "confidence": float(confidence)},
         "invariant": {"label": classes[int(found.prediction)], "confidence": found.mean_confidence},
-        "layers": [{**_winners(name, view), **_levels(view)} for name, view in found.layers.items()],
+        "layers": [
+            {**_winners(name, view.scales, view.output, view.winner), **_levels(view)}
+            for name, view in found.layers.items()
+        ],
     }
 
 
-def _winners(name: str, view: LayerView) -> Answer:
-    """Which level won where, in the channel with the strongest output there."""
-    names, colours = [f"×{scale:.2g}" for scale in view.scales], rendering.level_colours(view.scales)
-    index = view.winner.gather(0, view.output.argmax(0, keepdim=True))[0]
+def _winners(name: str, scales: Sequence[float], output: Tensor, winner: Tensor) -> Answer:
+    """Which level won where, in the channel with the strongest output there; output and winner are (M, H, W)."""
+    names, colours = [f"×{scale:.2g}" for scale in scales], rendering.level_colours(scales)
+    strength, channel = output.max(0)
+    index = winner.gather(0, channel.unsqueeze(0))[0]
     return {
         "name": name.removeprefix("network.").removeprefix("stages."),
-        "winners": rendering.winners(index, view.strength, colours),
+        "winners": rendering.winners(index, strength, colours),
         "legend": rendering.legend(names, colours, index),
     }
 
@@ -156,7 +163,14 @@ def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> 
     """A scene of at most so many digits, each at its own scale from `low` to `high`, labelled by both networks."""
     made = make_scenes(pair.images, pair.labels, Uniform(low, high), 1, SCENE, digits=digits, pieces=0, seed=seed)
     image, truth = made.images, made.labels
-    found = explain(pair.invariant, image)
+    layers: list[Answer] = []
+
+    def keep(name: str, layer: SIConv2d, given: Tensor, output: Tensor) -> None:
+        layers.append(_winners(name, layer.scales, output[0], winner_of(layer, given)[0]))
+
+    plain = pair.plain(image)[0].argmax(0)
+    with watching(find_layers(pair.invariant), keep):  # `explain` would compute the responses of all levels too
+        invariant = pair.invariant(image)[0].argmax(0)
     shown = [
         {"label": int(pair.labels[digit]), "scale": scale}
         for digit, scale in zip(made.digits[0].tolist(), made.scales[0].tolist(), strict=True)
@@ -168,9 +182,9 @@ def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> 
         "truth": rendering.classes(truth[0], colours),
         "digits": shown,
         "classes": [{"name": str(digit), "colour": colours[digit]} for digit in range(BACKGROUND)],
-        "plain": _labelled(pair.plain(image)[0].argmax(0), truth[0]),
-        "invariant": _labelled(found.prediction, truth[0]),
-        "layers": [_winners(name, view) for name, view in found.layers.items()],
+        "plain": _labelled(plain, truth[0]),
+        "invariant": _labelled(invariant, truth[0]),
+        "layers": layers,
     }
 
 
