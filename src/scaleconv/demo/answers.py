@@ -23,7 +23,6 @@ from .pairs import Pair
 Answer = dict[str, Any]
 
 SCALES = tuple(step / 10 for step in range(3, 21))  # of the curve; the slider goes from the first to the last
-START = 1.7  # the scale at which the page opens
 SCENE = 96  # side of a scene; the networks were trained on smaller ones, and take any
 SCENE_SCALES, MOST_DIGITS = (0.4, 2.2), 6
 BOX, CANVAS = 20, 28  # pixels of a digit and of its image in MNIST
@@ -43,17 +42,21 @@ def offer(pair: Pair, each: int) -> list[Answer]:
 
 
 @torch.no_grad()
-def find_start(pair: Pair, offered: list[Answer]) -> Answer:
-    """Of the images offered, the one that the page opens with, and its scale.
+def find_start(pair: Pair, offered: list[Answer], scales: Sequence[float]) -> Answer:
+    """Of the images offered, the one that the tab opens with, and at which of the scales.
 
-    It is the one of which the invariant network is surer than the plain one by most, by the probability of its label.
+    There the plain network is wrong, the invariant one is right, and by most the surer of the label. Where they agree
+    on every image at every scale, it is the one of which the invariant network is surer by most.
     """
-    indices = [entry["index"] for entry in offered]
-    labels, images = pair.labels[indices], bring_to(pair, pair.images[indices], START)
-    invariant, plain = (
-        network(images).softmax(1)[range(len(labels)), labels] for network in (pair.invariant, pair.plain)
-    )
-    return {"index": indices[int((invariant - plain).argmax())], "scale": START}
+    opening = [(entry["index"], scale) for entry in offered for scale in scales]
+    indices = [index for index, _ in opening]
+    labels, each = pair.labels[indices], range(len(opening))
+    images = bring_to(pair, pair.images[indices], torch.tensor([scale for _, scale in opening]))
+    invariant, plain = (network(images).softmax(1) for network in (pair.invariant, pair.plain))
+    ahead = invariant[each, labels] - plain[each, labels]
+    disagree = (invariant.argmax(1) == labels) & (plain.argmax(1) != labels)
+    index, scale = opening[int((ahead + 2 * disagree).argmax())]  # which is from -1 to 1, and else from 1 to 3
+    return {"index": index, "scale": scale}
 
 
 def bring_to(pair: Pair, images: Tensor, scales: Tensor | float) -> Tensor:
