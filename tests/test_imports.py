@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "inspection": {"drawing", "metrics", "nn", "ops", "table", "timing"},
     "bench": {"models", "data", "nn", "ops", *FILES_BESIDE},
     "experiments": {"bench", "models", "data", "metrics", "inspection", "nn", "ops", "configs", *FILES_BESIDE},
-    "demo": {"drawing", "experiments", "inspection", "models", "data", "ops"},
+    "demo": {"drawing", "experiments", "inspection", "models", "data", "nn", "ops"},
     "cli": {"demo", "bench", "experiments", "models", "data", "metrics", "nn", "ops", "table", "_start"},
     "__init__": {"inspection", "nn", "ops", "_start"},
     "__main__": {"cli", "_start"},

@@ -10,11 +10,13 @@ from PIL import Image
 
 from scaleconv import SIConv2d, convert
 from scaleconv.data import embedded_digits
-from scaleconv.demo.pairs import Pair
+from scaleconv.demo.pairs import Accuracy, Pair
 from scaleconv.models import Classifier, ConvNet, FullyConvolutional, Shape
 from scaleconv.models.staged import BLOCKS, make_staged
 
 CLASSES = {"digits": "0123456789", "scenes": "0123456789 ", "photographs": ("airplane", "cat", "ship")}
+
+ACCURACY = Accuracy(images=50, scales=[0.4, 0.5, 1.0], plain=[20.0, 40.0, 80.0], invariant=[30.0, 70.0, 80.0])
 
 
 def classifier(network, name):
@@ -46,7 +48,7 @@ def pairs():
             if getattr(layer, "bias", None) is not None:
                 torch.nn.init.normal_(layer.bias, std=0.1)
     return {
-        name: Pair(*(classifier(each, name) for each in both), size, "0.8 to 1.25", images, labels)
+        name: Pair(*(classifier(each, name) for each in both), size, "0.8 to 1.25", images, labels, ACCURACY)
         for name, (*both, size, images, labels) in made.items()
     }
 

@@ -1,12 +1,15 @@
 """What the page shows of digits, photographs and scenes is what the networks compute."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
-from scaleconv.data import make_scaled
+from scaleconv.data import Uniform, make_scaled, make_scenes
 from scaleconv.data.rescale import rescale
 from scaleconv.demo import answers, rendering
+from scaleconv.inspection import explain
 
 
 @torch.no_grad()
@@ -117,6 +120,18 @@ def test_a_scene_is_labelled_as_the_networks_label_it(pairs, decode):
         assert found[name]["right"] == pytest.approx((truth == shown)[truth != 10].mean())
 
 
+def test_a_scene_shows_in_every_layer_which_scale_won(pairs):
+    pair = pairs["scenes"]
+    found = answers.label_scene(pair, 3, 4, 0.5, 1.5)["layers"]
+    made = make_scenes(pair.images, pair.labels, Uniform(0.5, 1.5), 1, answers.SCENE, digits=4, pieces=0, seed=3)
+    views = explain(pair.invariant, made.images).layers
+    assert [layer["name"] for layer in found] == ["conv1", "conv2", "conv3", "conv4"]
+    for layer, view in zip(found, views.values(), strict=True):
+        shares = [float((view.winning_scale == torch.tensor(scale)).double().mean()) for scale in view.scales]
+        assert [entry["share"] for entry in layer["legend"]] == pytest.approx(shares)
+        assert len({round(share, 3) for share in shares}) > 1
+
+
 def test_so_many_images_of_every_class_are_offered(pairs, decode):
     for name, each, classes in (("digits", 3, "0123456789"), ("photographs", 2, ("airplane", "cat", "ship"))):
         pair = pairs[name]
@@ -147,17 +162,33 @@ def test_zero_is_white_and_the_responses_of_all_levels_share_their_colours(decod
     assert (shown[1]["peak"], shown[1]["image"]) == (4.0, None)
 
 
+def compare_networks(pair, offered, scales):
+    """For each image and scale, whether the plain network alone is wrong, and how much less sure it is of the label."""
+    found = {}
+    for index, scale in product((entry["index"] for entry in offered), scales):
+        label, image = int(pair.labels[index]), pair.images[index]
+        plain, invariant = (probabilities(network, pair, image, scale) for network in (pair.plain, pair.invariant))
+        found[index, scale] = bool(invariant.argmax() == label != plain.argmax()), invariant[label] - plain[label]
+    return found
+
+
 @pytest.mark.parametrize("name", ["digits", "photographs"])
-def test_the_page_opens_with_the_image_on_which_the_invariant_network_is_ahead_by_most(pairs, name):
-    pair = pairs[name]
+def test_a_tab_opens_where_the_plain_network_alone_is_wrong_by_most(pairs, name):
+    pair, scales = pairs[name], (0.5, 1.0, 1.9)
     offered = answers.offer(pair, 2)
-    ahead = {
-        entry["index"]: np.subtract(
-            *(
-                probabilities(network, pair, pair.images[entry["index"]], answers.START)[pair.labels[entry["index"]]]
-                for network in (pair.invariant, pair.plain)
-            )
-        )
-        for entry in offered
-    }
-    assert answers.find_start(pair, offered) == {"index": max(ahead, key=ahead.get), "scale": answers.START}
+    found = compare_networks(pair, offered, scales)
+    index, scale = max(found, key=found.get)
+    assert answers.find_start(pair, offered, scales) == {"index": index, "scale": scale}
+
+
+def test_a_larger_lead_counts_less_than_an_error_of_the_plain_network_alone(pairs):
+    pair = pairs["digits"]
+    found = compare_networks(pair, answers.offer(pair, 20), [1.9])
+    (ahead, leading), (lead, wrong) = (
+        choose((lead, index) for (index, _), (alone, lead) in found.items() if alone == wanted)
+        for choose, wanted in ((max, False), (min, True))
+    )
+    assert ahead > lead
+    offered = [{"index": leading}, {"index": wrong}]
+    assert answers.find_start(pair, offered, [1.9]) == {"index": wrong, "scale": 1.9}
+    assert answers.find_start(pair, offered[:1], [1.9]) == {"index": leading, "scale": 1.9}

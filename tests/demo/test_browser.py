@@ -107,12 +107,31 @@ def test_the_first_screen_holds_the_slider_the_curve_and_both_answers(page, tab,
         assert box["y"] + box["height"] <= size["height"], part
 
 
-def test_the_page_opens_where_the_networks_disagree_and_the_invariant_one_is_right(page):
-    shown = page.locator("#digit-picker button[aria-checked=true]").get_attribute("aria-label")
-    plain, invariant = (page.text_content(f"#digit-{name} .label") for name in ("plain", "invariant"))
+@pytest.mark.parametrize(("tab", "pair"), [("digit", "digits"), ("photo", "photographs")])
+def test_a_tab_opens_where_the_plain_network_alone_is_wrong_and_says_how_often_each_is_right(page, tab, pair):
+    open_tab(page, tab)
+    shown = page.locator(f"#{tab}-picker button[aria-checked=true]").get_attribute("aria-label")
+    plain, invariant = (page.text_content(f"#{tab}-{name} .label") for name in ("plain", "invariant"))
     assert plain != invariant == shown.removeprefix("a ")
-    assert page.text_content("#digit-plain .verdict-word") == f"wrong: the label is {invariant}"
-    assert page.text_content("#digit-invariant .verdict-word") == "right"
+    assert page.text_content(f"#{tab}-plain .verdict-word") == f"wrong: the label is {invariant}"
+    assert page.text_content(f"#{tab}-invariant .verdict-word") == "right"
+    measured = page.locator(f"#{pair}-accuracy th").all_text_contents()
+    assert page.text_content(f"#{tab}-start") == str(page.locator(f"#{tab}-scale").input_value()) in measured
+
+
+def test_each_table_has_what_the_networks_were_measured_to_do(page):
+    rows = {
+        pair: page.locator(f"#{pair}-accuracy tr").all_text_contents() for pair in ("digits", "scenes", "photographs")
+    }
+    assert {pair: len(each) for pair, each in rows.items()} == {"digits": 8, "scenes": 6, "photographs": 8}
+    assert (rows["digits"][0], rows["scenes"][-1], rows["photographs"][-1]) == (
+        "0.324.617.8",
+        "1.638.753.8",
+        "257.357.7",
+    )
+    hint = page.locator("fieldset:has(#photographs-accuracy) .hint").text_content()
+    assert "3,000 test photographs" in hint
+    assert "at scales from 0.5 to 2" in hint
 
 
 def test_the_curve_is_dragged(page):

@@ -89,6 +89,18 @@ def test_the_page_quotes_the_records(name):
     assert "at most 0.5 MB each" in PAGE
 
 
+def test_a_pair_has_the_accuracy_that_the_records_of_its_networks_have(tmp_path):
+    pairs = demo.load_pairs()
+    numbers = {name: (pair.accuracy.images, len(pair.accuracy.scales)) for name, pair in pairs.items()}
+    assert numbers == {"digits": (500, 8), "scenes": (100, 6), "photographs": (3000, 8)}
+    digits, photographs = pairs["digits"].accuracy, pairs["photographs"].accuracy
+    at = digits.scales.index(1.6)
+    assert (digits.plain[at], digits.invariant[at]) == pytest.approx((77.8, 88.8))  # the page has the errors
+    assert (photographs.plain[-1], photographs.invariant[-1]) == pytest.approx((57.27, 57.73), abs=0.01)
+    with pytest.raises(ValueError, match="`networks` must have the records of plain-fold0-seed0 and late-fold0-seed0"):
+        demo.read_accuracy(tmp_path / "photographs", ["plain-fold0-seed0", "late-fold0-seed0"])
+
+
 def test_the_digits_on_the_page_took_no_part_in_training():
     pairs = demo.load_pairs()
     digits = embedded_digits()

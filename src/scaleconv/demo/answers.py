@@ -4,6 +4,7 @@ Every function is pure and returns a dictionary for JSON. `routes` has checked t
 second tab.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,13 +15,14 @@ from ..data import BACKGROUND, Uniform, make_scaled, make_scenes
 from ..data.rescale import rescale
 from ..inspection import explain
 from ..inspection.explain import LayerView
+from ..nn.layers import SIConv2d
+from ..nn.observe import find_layers, watching, winner_of
 from . import rendering
 from .pairs import Pair
 
 Answer = dict[str, Any]
 
 SCALES = tuple(step / 10 for step in range(3, 21))  # of the curve; the slider goes from the first to the last
-START = 1.7  # the scale at which the page opens
 SCENE = 96  # side of a scene; the networks were trained on smaller ones, and take any
 SCENE_SCALES, MOST_DIGITS = (0.4, 2.2), 6
 BOX, CANVAS = 20, 28  # pixels of a digit and of its image in MNIST
@@ -40,17 +42,21 @@ def offer(pair: Pair, each: int) -> list[Answer]:
 
 
 @torch.no_grad()
-def find_start(pair: Pair, offered: list[Answer]) -> Answer:
-    """Of the images offered, the one that the page opens with, and its scale.
+def find_start(pair: Pair, offered: list[Answer], scales: Sequence[float]) -> Answer:
+    """Of the images offered, the one that the tab opens with, and at which of the scales.
 
-    It is the one of which the invariant network is surer than the plain one by most, by the probability of its label.
+    There the plain network is wrong, the invariant one is right, and by most the surer of the label. Where they agree
+    on every image at every scale, it is the one of which the invariant network is surer by most.
     """
-    indices = [entry["index"] for entry in offered]
-    labels, images = pair.labels[indices], bring_to(pair, pair.images[indices], START)
-    invariant, plain = (
-        network(images).softmax(1)[range(len(labels)), labels] for network in (pair.invariant, pair.plain)
-    )
-    return {"index": indices[int((invariant - plain).argmax())], "scale": START}
+    opening = [(entry["index"], scale) for entry in offered for scale in scales]
+    indices = [index for index, _ in opening]
+    labels, each = pair.labels[indices], range(len(opening))
+    images = bring_to(pair, pair.images[indices], torch.tensor([scale for _, scale in opening]))
+    invariant, plain = (network(images).softmax(1) for network in (pair.invariant, pair.plain))
+    ahead = invariant[each, labels] - plain[each, labels]
+    disagree = (invariant.argmax(1) == labels) & (plain.argmax(1) != labels)
+    index, scale = opening[int((ahead + 2 * disagree).argmax())]  # which is from -1 to 1, and else from 1 to 3
+    return {"index": index, "scale": scale}
 
 
 def bring_to(pair: Pair, images: Tensor, scales: Tensor | float) -> Tensor:
@@ -77,17 +83,21 @@ def classify(pair: Pair, image: Tensor, label: int | None, scale: float) -> Answ
         "truth": None if label is None else classes[label],
         "plain": {"label": classes[int(named)], "confidence": float(confidence)},
         "invariant": {"label": classes[int(found.prediction)], "confidence": found.mean_confidence},
-        "layers": [{**_winners(name, view), **_levels(view)} for name, view in found.layers.items()],
+        "layers": [
+            {**_winners(name, view.scales, view.output, view.winner), **_levels(view)}
+            for name, view in found.layers.items()
+        ],
     }
 
 
-def _winners(name: str, view: LayerView) -> Answer:
-    """Which level won where, in the channel with the strongest output there."""
-    names, colours = [f"×{scale:.2g}" for scale in view.scales], rendering.level_colours(view.scales)
-    index = view.winner.gather(0, view.output.argmax(0, keepdim=True))[0]
+def _winners(name: str, scales: Sequence[float], output: Tensor, winner: Tensor) -> Answer:
+    """Which level won where, in the channel with the strongest output there; output and winner are (M, H, W)."""
+    names, colours = [f"×{scale:.2g}" for scale in scales], rendering.level_colours(scales)
+    strength, channel = output.max(0)
+    index = winner.gather(0, channel.unsqueeze(0))[0]
     return {
         "name": name.removeprefix("network.").removeprefix("stages."),
-        "winners": rendering.winners(index, view.strength, colours),
+        "winners": rendering.winners(index, strength, colours),
         "legend": rendering.legend(names, colours, index),
     }
 
@@ -156,7 +166,14 @@ def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> 
     """A scene of at most so many digits, each at its own scale from `low` to `high`, labelled by both networks."""
     made = make_scenes(pair.images, pair.labels, Uniform(low, high), 1, SCENE, digits=digits, pieces=0, seed=seed)
     image, truth = made.images, made.labels
-    found = explain(pair.invariant, image)
+    layers: list[Answer] = []
+
+    def keep(name: str, layer: SIConv2d, given: Tensor, output: Tensor) -> None:
+        layers.append(_winners(name, layer.scales, output[0], winner_of(layer, given)[0]))
+
+    plain = pair.plain(image)[0].argmax(0)
+    with watching(find_layers(pair.invariant), keep):  # `explain` would compute the responses of all levels too
+        invariant = pair.invariant(image)[0].argmax(0)
     shown = [
         {"label": int(pair.labels[digit]), "scale": scale}
         for digit, scale in zip(made.digits[0].tolist(), made.scales[0].tolist(), strict=True)
@@ -168,9 +185,9 @@ def label_scene(pair: Pair, seed: int, digits: int, low: float, high: float) -> 
         "truth": rendering.classes(truth[0], colours),
         "digits": shown,
         "classes": [{"name": str(digit), "colour": colours[digit]} for digit in range(BACKGROUND)],
-        "plain": _labelled(pair.plain(image)[0].argmax(0), truth[0]),
-        "invariant": _labelled(found.prediction, truth[0]),
-        "layers": [_winners(name, view) for name, view in found.layers.items()],
+        "plain": _labelled(plain, truth[0]),
+        "invariant": _labelled(invariant, truth[0]),
+        "layers": layers,
     }
 
 

@@ -18,7 +18,7 @@ from ..data import embedded_digits
 from ..experiments import Experiment, Record, Settings, load_experiment, plan_runs
 from ..experiments.checkpoint import load_run
 from ..experiments.display import run_on_terminal
-from ..experiments.records import run_file, run_name
+from ..experiments.records import Series, read_records, records_file, run_file, run_name
 from ..experiments.settings import DigitData, FolderData
 from ..experiments.sources import divide
 from ..models import Classifier
@@ -56,6 +56,22 @@ SCENES: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """How often both networks of a pair were right on test images, as their records have it.
+
+    Attributes:
+        images: how many; of scenes, how many digits were in them.
+        scales: to which they were brought.
+        plain, invariant: percent right at each of the scales; of scenes, of the pixels of digits.
+    """
+
+    images: int
+    scales: list[float]
+    plain: list[float]
+    invariant: list[float]
+
+
+@dataclass(frozen=True)
 class Pair:
     """A plain network and the scale-invariant one with the same number of weights.
 
@@ -65,6 +81,7 @@ class Pair:
         trained: scales of what was in them, in words.
         images, labels: what the page offers, with (N,) classes: test digits (N, 28, 28) uint8, which neither has seen,
             or drawings (N, 3, H, H) uint8 of what is in photographs.
+        accuracy: on test images, of which `images` are a few or, of photographs, none.
     """
 
     plain: Classifier
@@ -73,6 +90,7 @@ class Pair:
     trained: str
     images: Tensor
     labels: Tensor
+    accuracy: Accuracy
 
 
 def experiments() -> dict[str, Experiment]:
@@ -96,7 +114,7 @@ def load_pairs(folder: Path = SHIPPED) -> dict[str, Pair]:
     """The trained pairs, by name. The networks for photographs are those of the package where a folder has none.
 
     Raises:
-        OSError, ValueError: weights are missing or damaged.
+        OSError, ValueError: weights or records are missing or damaged.
     """
     pairs = {name: load_digits(experiment, folder / name) for name, experiment in experiments().items()}
     own = folder / "photographs"
@@ -108,22 +126,43 @@ def load_digits(experiment: Experiment, folder: Path) -> Pair:
     digits, data = embedded_digits(), experiment.settings.data
     assert isinstance(data, DigitData)
     unseen = divide(digits.labels, data, experiment.folds[0]).test
-    plain, invariant = (_load(run.weights(folder))[0] for run in plan_runs(experiment))
+    runs = plan_runs(experiment)
+    plain, invariant = (_load(run.weights(folder))[0] for run in runs)
     trained = data.scales.partition(":")[2].replace(",", " to ")
-    return Pair(plain, invariant, data.size, trained, digits.images[unseen], digits.labels[unseen])
+    accuracy = read_accuracy(folder, [run.name for run in runs])
+    return Pair(plain, invariant, data.size, trained, digits.images[unseen], digits.labels[unseen], accuracy)
 
 
 def load_photographs(folder: Path) -> Pair:
     """The pair that `compare` has left in a folder."""
-    files = (run_file(folder, run_name(method, "", 0, 0), "weights") for method in ("plain", "late"))
-    (plain, settings), (invariant, _) = (_load(file) for file in files)
+    names = [run_name(method, "", 0, 0) for method in ("plain", "late")]
+    (plain, settings), (invariant, _) = (_load(run_file(folder, name, "weights")) for name in names)
     drawings, (least, most) = draw_examples(), settings.training.rescale
     if not (isinstance(settings.data, FolderData) and settings.data.size and {*drawings} <= {*plain.classes}):
-        names = f"{', '.join(drawings)}, got {', '.join(plain.classes)}"
-        raise ValueError(f"`networks` must have networks for photographs of one size that know {names}")
+        known = f"{', '.join(drawings)}, got {', '.join(plain.classes)}"
+        raise ValueError(f"`networks` must have networks for photographs of one size that know {known}")
     labels = torch.tensor([plain.classes.index(name) for name in drawings])
     images = torch.stack(list(drawings.values()))
-    return Pair(plain, invariant, settings.data.size[0], f"{least:g} to {most:g}", images, labels)
+    trained, accuracy = f"{least:g} to {most:g}", read_accuracy(folder, names)
+    return Pair(plain, invariant, settings.data.size[0], trained, images, labels, accuracy)
+
+
+def read_accuracy(folder: Path, names: list[str]) -> Accuracy:
+    """What the records of a folder say of the plain and of the invariant network, by the names of their runs."""
+    records = {record.name: record for record in read_records(folder)}
+    if not set(names) <= set(records):
+        raise ValueError(f"`networks` must have the records of {' and '.join(names)} in {records_file(folder)}")
+    plain, invariant = (_right(records[name]) for name in names)
+    config = records[names[0]].config
+    return Accuracy(config["measure"]["digits"] or config["data"]["test"], plain.x, plain.y, invariant.y)
+
+
+def _right(record: Record) -> Series:
+    """Percent right by scale."""
+    if "accuracy by scale" in record.series:
+        return record.series["accuracy by scale"]
+    errors = record.series["test_error"]
+    return Series(errors.x, [100 - error for error in errors.y])
 
 
 def _load(path: Path) -> tuple[Classifier, Settings]:

@@ -7,6 +7,7 @@ that names the field, the rule and the value.
 import base64
 import json
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from math import prod
 from typing import Any, TypeVar
 
@@ -24,16 +25,19 @@ Pairs = dict[str, Pair]
 Number = TypeVar("Number", int, float)
 
 OFFERED = {"digits": 3, "photographs": 1}  # pairs that name an image, and how many of each class the page offers
+START = 1.6  # the scale at which the tab of digits opens; that of photographs finds its own among those measured
 
 
 def offer(_: Fields, pairs: Pairs) -> Answer:
     layers = filters.find_layers(pairs).items()
     offered = {name: answers.offer(pairs[name], each) for name, each in OFFERED.items()}
+    scales = {"digits": [START], "photographs": pairs["photographs"].accuracy.scales}
     return {
         "offered": offered,
-        "start": {name: answers.find_start(pairs[name], images) for name, images in offered.items()},
+        "start": {name: answers.find_start(pairs[name], images, scales[name]) for name, images in offered.items()},
         "examples": filters.examples(pairs["scenes"]),
         "trained": {name: pair.trained for name, pair in pairs.items()},
+        "accuracy": {name: asdict(pair.accuracy) for name, pair in pairs.items()},
         "layers": [{"name": name, "title": layer.title, "filters": layer.gallery()} for name, layer in layers],
     }
 

@@ -15,7 +15,7 @@ from ..drawing import reach_of
 from ..nn.layers import SIConv2d
 from ..nn.observe import Call, answer, check_call, evaluating, find_layers, images_of, watching, winner_of
 from ..nn.rerouted import Reroute, arguments_of
-from ..ops.call import make_call
+from ..ops.call import find_call
 from ..ops.geometry import Level
 from ..ops.levels import rescale
 from ..table import Table
@@ -231,7 +231,7 @@ def _view(layer: SIConv2d, given: Tensor, output: Tensor) -> LayerView:
     winner = winner_of(layer, given)
     channel = int(output[0].flatten(1).amax(1).argmax())
     images, weight, bias, stride, padding, dilation, groups = _convolution(layer, given)
-    call = make_call(images.shape, weight.shape, stride, padding, dilation, groups, layer.scales, layer.antialias)
+    call = find_call(images.shape, weight.shape, stride, padding, dilation, groups, layer.scales, layer.antialias)
     pads, strides, dilations = zip(*((axis.padding, axis.stride, axis.dilation) for axis in call.axes), strict=True)
     sizes = {level.scales[0]: level.size for level in call.levels if isinstance(level, Level)}
     # The strongest channel alone: its filter, and the channels of the input that its group sees.

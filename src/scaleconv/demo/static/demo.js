@@ -46,11 +46,8 @@ function live(panel, path, collect, show) {
     if (busy) { again = true; return; }
     busy = true;
     try {
-      const fields = collect();
-      if (fields) {
-        await show(await ask(path, JSON.stringify(fields)));  // pictures appear in the order of the answers
-        tell(panel, "");
-      }
+      await show(await ask(path, JSON.stringify(collect())));  // pictures appear in the order of the answers
+      tell(panel, "");
     } catch (error) {
       tell(panel, error.message);
     }
@@ -146,18 +143,27 @@ function legend(list, entries) {
     swatch.style.background = colour;
     return element("li", {}, swatch, share === undefined ? name : `${name} ${percent(share)}`);
   }));
-  return list;
 }
 
-// All levels at one magnification, the largest as wide as its frame.
-async function levels(place, entries) {
+// Percent right by scale; below it, the number of test images and the scales of training.
+function accuracy(pair, { images, scales, plain, invariant }, trained) {
+  const rows = $(`${pair}-accuracy`), place = rows.closest("fieldset");
+  rows.replaceChildren(...scales.map((scale, at) => element("tr", {}, element("th", { scope: "row", textContent: scale }),
+    ...[plain, invariant].map((right) => element("td", { textContent: right[at].toFixed(1) })))));
+  place.querySelector(".images").textContent = images.toLocaleString("en");
+  place.querySelector(".trained").textContent = trained;
+}
+
+// All levels at one magnification, the largest as wide as its frame; with the share that each won, if given by name.
+async function levels(place, entries, shares = {}) {
   const shown = entries.map((level) => {
     const stages = ["image", "response"].filter((kind) => level[kind]).map((kind) => {
       const picture = element("img", { src: level[kind], alt: `${kind} at ${level.name}` });
-      return element("div", { className: "stage" }, picture);
+      return element("div", { className: "frame" }, picture);
     });
-    const made = element("div", { className: "level" }, ...stages,
-      element("p", {}, element("b", { textContent: level.name }), `peak ${level.peak.toFixed(2)}`));
+    const lines = [`peak ${level.peak.toFixed(2)}`, ...(level.name in shares ? [`won ${percent(shares[level.name])}`] : [])];
+    const made = element("div", { className: "level" }, ...stages, element("p", {}, element("b", { textContent: level.name })),
+      ...lines.map((textContent) => element("p", { textContent })));
     made.style.borderColor = level.colour;
     return made;
   });
@@ -171,10 +177,9 @@ async function levels(place, entries) {
 async function layers(place, entries) {
   const shown = entries.map(async (layer) => {
     const picture = element("img", { className: "large", src: layer.winners, alt: `Winning scale in ${layer.name}` });
-    const map = element("figure", {}, picture, element("figcaption", { textContent: "which scale won" }),
-      legend(element("ul", { className: "legend" }), layer.legend));
+    const map = element("figure", {}, picture, element("figcaption", { textContent: "which scale won" }));
     const grid = element("div", { className: "levels" });
-    await levels(grid, layer.levels);
+    await levels(grid, layer.levels, Object.fromEntries(layer.legend.map(({ name, share }) => [name, share])));
     return element("div", { className: "layer" },
       element("h3", { textContent: `${layer.name}, responses of channel ${layer.channel}` }),
       element("div", { className: "layer-body" }, map, grid));
@@ -286,26 +291,28 @@ class Stage {
     const floor = height - frame.bottom, end = width - frame.right;
     const x = (scale) => frame.left + (end - frame.left) * (scale - frame.low) / (frame.high - frame.low);
     const y = (chance) => floor - (floor - frame.top) * chance;
-    const parts = [drawn("path", { class: "axis", d: `M${frame.left} ${frame.top} V${floor} H${end}` })];
-    for (const chance of [0, 0.5, 1]) parts.push(drawn("text", { class: "text", x: frame.left - 6, y: y(chance) + 4, "text-anchor": "end" }, `${100 * chance} %`));
-    for (const scale of [0.3, 0.5, 1, 1.5, 2]) parts.push(drawn("text", { class: "text", x: x(scale), y: floor + 16, "text-anchor": "middle" }, scale));
-    parts.push(drawn("text", { class: "text", x: (frame.left + end) / 2, y: floor + 33, "text-anchor": "middle" }, `scale of the ${this.words.kind}: drag here`));
-    parts.push(drawn("text", { class: "text", x: 4, y: 13 }, `P(${of})`));
-    const here = x(this.scale);
-    parts.push(drawn("line", { class: "here", id: `${this.panel}-here`, x1: here, x2: here, y1: frame.top, y2: floor }));
+    const here = x(this.scale), parts = [];
+    const add = (tag, attributes, text) => parts.push(drawn(tag, attributes, text));
+    const write = (text, x, y, anchor, name = "") => add("text", { class: `text ${name}`, x, y, "text-anchor": anchor }, text);
+    add("path", { class: "axis", d: `M${frame.left} ${frame.top} V${floor} H${end}` });
+    for (const chance of [0, 0.5, 1]) write(`${100 * chance} %`, frame.left - 6, y(chance) + 4, "end");
+    for (const scale of [0.3, 0.5, 1, 1.5, 2]) write(scale, x(scale), floor + 16, "middle");
+    write(`scale of the ${this.words.kind}: drag here`, (frame.left + end) / 2, floor + 33, "middle");
+    write(`P(${of})`, 4, 13, "start");
+    add("line", { class: "here", id: `${this.panel}-here`, x1: here, x2: here, y1: frame.top, y2: floor });
     const right = {};
     for (const [name, left, line] of [["plain", end - 105, "– –"], ["invariant", end, "—"]]) {
       const { chances, labels } = this.answer[name];
       const points = chances.map((chance, place) => `${x(scales[place])},${y(chance)}`);
-      parts.push(drawn("polyline", { class: `line ${name}`, points: points.join(" ") }));
+      add("polyline", { class: `line ${name}`, points: points.join(" ") });
       for (const [place, chance] of chances.entries()) {
         const kind = labels[place] === of ? "" : " wrong";
-        parts.push(drawn("circle", { class: `dot ${name}${kind}`, cx: x(scales[place]), cy: y(chance), r: 3.5 }));
+        add("circle", { class: `dot ${name}${kind}`, cx: x(scales[place]), cy: y(chance), r: 3.5 });
       }
-      parts.push(drawn("text", { class: `text ${name}`, x: left, y: 13, "text-anchor": "end" }, `${line} ${this.words[name]}`));
+      write(`${line} ${this.words[name]}`, left, 13, "end", name);
       right[name] = labels.filter((label) => label === of).length;
     }
-    parts.push(drawn("circle", { class: "handle", cx: here, cy: floor, r: 8 }));
+    add("circle", { class: "handle", cx: here, cy: floor, r: 8 });
     this.svg.replaceChildren(...parts);
     const { kind, plain, invariant } = this.words;
     this.at("curve-caption").textContent = `Probability of ${of} (${known ? `the ${kind}'s label` : `what the ${invariant} names at scale 1`}) ` +
@@ -347,7 +354,8 @@ class Stage {
   // The images that the page offers, of which it opens with one.
   open(offered, { index, scale }, pick) {
     gallery(this.at("picker"), offered.map(({ index: value, label, image }) => ({ value, name: `a ${label}`, image })), pick);
-    this.at("start").textContent = this.slider.value = scale;
+    this.slider.value = scale;
+    this.at("start").textContent = this.scale;  // the nearest step of the slider
     this.showScale();
     pick(index);
   }
@@ -490,7 +498,7 @@ const opened = { digit: () => digits.draw(), filter: updateFilter, scene: update
     }
     $("filter-example").append(...offer.examples.map(({ name }) => element("option", { textContent: name })));
     patch.dab([4.5, 4.5], 2.5);
-    for (const [pair, words] of Object.entries(offer.trained)) $(`${pair}-trained`).textContent = words;
+    for (const [pair, words] of Object.entries(offer.trained)) accuracy(pair, offer.accuracy[pair], words);
     digits.open(offer.offered.digits, offer.start.digits, pickDigit);
     photographs.open(offer.offered.photographs, offer.start.photographs, pickPhoto);
   } catch (error) {
