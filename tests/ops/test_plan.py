@@ -149,10 +149,12 @@ def test_levels_about_as_wide_share_a_canvas_on_a_gpu_and_none_does_on_a_cpu():
         (64, 15, 10, False),
         (32, 1, 10, True),
         (33, 1, 10, False),
+        (1, 1, 28, True),
+        (1, 1, 29, False),
     ],
 )
 def test_small_levels_are_patches_on_one_canvas_on_a_cpu(images, channels, size, together):
-    """The patches have 9 · (25 + 100 + 100) pixels of size 10, and 9 · (25 + 121 + 121) of size 11.
+    """The patches have 9 · (25 + 100 + 100) pixels of size 10, 9 · (25 + 121 + 121) of size 11; of size 28, 15,876.
 
     So 27 images of 16 channels and size 11, or 32 of few channels and size 10, have the most that are taken.
     """

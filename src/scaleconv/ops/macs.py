@@ -13,6 +13,8 @@ from .call import DEFAULT_SCALES, Call, Padding, Size, make_call
 from .checks import check_count, check_flag
 from .plan import Canvas, Plan, make_plan
 
+MANY = 2**32  # images: of a few, a CPU gathers patches instead
+
 
 @dataclass(frozen=True)
 class Macs:
@@ -93,13 +95,17 @@ def macs(
     direct = Macs(sum(_convolution(call, level.response) for level in call.levels))
     for canvas in make_plan(call, images, False, "dense").canvases:
         direct += _resampling(call, canvas)
-    planned = count_planned(make_plan(call if gpu else call.cropped, images, gpu))
+    planned = count_planned(call, images, gpu)
     return Cost(*(each.times(images) for each in (conv2d, direct, planned)))
 
 
+def count_planned(call: Call, images: int, gpu: bool) -> Macs:
+    """Operations of the plan for so many images, on a CPU for many, for one image."""
+    return _count(make_plan(call, images, True) if gpu else make_plan(call.cropped, MANY, False))
+
+
 @lru_cache(maxsize=1024)
-def count_planned(plan: Plan) -> Macs:
-    """Operations of a plan, for one image."""
+def _count(plan: Plan) -> Macs:
     planned = Macs() if plan.identity is None else Macs(_convolution(plan.call, plan.call.output_size))
     for canvas in plan.canvases:
         planned += Macs(_convolution(plan.call, canvas.response)) + _resampling(plan.call, canvas)

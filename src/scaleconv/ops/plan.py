@@ -254,9 +254,9 @@ class Plan:
 
 FEW_CHANNELS = 16
 PATCHES = 4.0  # pixels of patches, for one of a dense canvas, up to which im2col is the faster on a CPU
-# Patches of all levels up to which a CPU is faster with a single matrix product: pixels of an image of many channels,
-# or elements of all images. Fewer channels take as long as `FEW_CHANNELS` to gather.
-FEW_PATCHES, FEW_ELEMENTS = 2**11, 2**20
+# A CPU takes a single matrix product for the patches of all levels if an image of many channels has at most FEW_PATCHES
+# pixels of them; or MORE_PATCHES, and all images together FEW_ELEMENTS numbers, where fewer channels count as many.
+FEW_PATCHES, MORE_PATCHES, FEW_ELEMENTS = 2**11, 2**14, 2**20
 MOST_PATCHES = 2**17  # pixels of a canvas beyond which a CPU would have to keep too much of where they are read
 # On a GPU a small layer takes as long as the host needs to launch it. Up to so many elements of all levels, those that
 # are not strided are dense and share one canvas, and with fewer still all do. Levels as wide as this part of the widest
@@ -294,16 +294,24 @@ def make_plan(call: Call, images: int, gpu: bool, form: Form | None = None, budg
         form: of every level, instead of the fastest; levels that cannot have it are dense.
         budget: instead of the device's.
     """
-    images, channels = max(1, images), max(call.in_channels, FEW_CHANNELS)
+    images = max(1, images)
     if budget is None:
         pixels = call.height.length * call.width.length * call.in_channels
         outputs = math.prod(call.output_size) * call.out_channels
-        few = max(FEW_PATCHES if channels == call.in_channels else 0, FEW_ELEMENTS // (images * channels))
-        few = 0 if form or call.groups > 1 else few
-        budget = Budget(SHARED, max(2**25, images * (pixels + outputs))) if gpu else Budget(few, 2**22)
+        if gpu:
+            budget = Budget(SHARED, max(2**25, images * (pixels + outputs)))
+        else:
+            budget = Budget(0 if form or call.groups > 1 else _few_patches(call, images), 2**22)
     with torch.inference_mode(False), torch.no_grad():
         share = not call.mixes_axes and _size(call, images, gpu) <= budget.shared
         return _make_plan(call, images if gpu else 1, gpu, form, share, budget.band)
+
+
+def _few_patches(call: Call, images: int) -> int:
+    """Pixels of the patches of all levels, of one image, up to which a CPU is faster with a single matrix product."""
+    channels = max(call.in_channels, FEW_CHANNELS)
+    cached = min(MORE_PATCHES, FEW_ELEMENTS // (images * channels))
+    return max(cached, FEW_PATCHES) if call.in_channels == channels else cached
 
 
 def _size(call: Call, images: int, gpu: bool) -> int:
