@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter, OrderedDict
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from torch import nn
 import scaleconv
 import scaleconv.data
 from scaleconv import LATE_SCALES, conversion
+from scaleconv.bench.shapes import SHAPES
 from scaleconv.cli import app, data_app
 from scaleconv.data import write_images
 from scaleconv.experiments import ITEMS, load_experiment, read_records
@@ -190,6 +192,40 @@ def test_the_page_on_performance_quotes_its_records():
     assert " ".join(f"{name}={value}" for name, value in kept["variables"].items()) in prose
     assert "took {} and {} s without, {} and {} s with them".format(*pyramid["without"], *pyramid["with"]) in prose
     assert "{:.2f} and {:.2f} s without, {:.2f} and {:.2f} s with".format(*ours["without"], *ours["with"]) in prose
+
+
+def test_the_page_on_performance_quotes_its_records_of_a_cpu():
+    page, best = text_of("performance.md"), {}
+    for row in numbers(BENCH / "cpu-networks.json")["steps"]:  # in the faster layout
+        key = row["network"], row["task"], row["batch"], row["variant"]
+        best[key] = min(best.get(key, inf), row["eager"]["median_ms"])
+    for network, batch, ours, base in (
+        ("resnet18", 2, "converted", "plain"), ("depthwise", 2, "converted", "plain"),
+        ("paper", 128, "si_convnet", "convnet"),
+    ):  # fmt: skip
+        steps = (("training", batch), ("inference", 1), ("inference", 8))
+        ratios = [best[network, *step, ours] / best[network, *step, base] for step in steps]
+        assert f" | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |" in page
+    layers = {}
+    for row in numbers(BENCH / "cpu-layers.json")["rows"]:
+        key = row["shape"], row["layer"]
+        layers[key] = min(layers.get(key, inf), row["both"]["median_ms"])
+    wide, plain = (
+        [layers[shape, "si"] / layers[shape, base] for shape in SHAPES] for base in ("conv2d_wide", "conv2d")
+    )
+    prose = prose_of("performance.md")
+    assert f"take {min(wide):.2f} to {max(wide):.2f} times as long as the wide convolution" in prose
+    assert f"{min(plain):.1f} to {max(plain):.1f} times as long as `Conv2d`. Networks" in prose
+    late = numbers(BENCH / "cpu-late.json")["late"]
+    for first in range(0, len(late), 3):
+        ratios = [f"{row['si / conv2d']:.2f}" for row in late[first : first + 3]]
+        assert re.search(rf"\| {re.escape(late[first]['layer'])} \(\d+\) \| {' [|] '.join(ratios)} \|", page)
+    cases = {"no strided form": "strided form", "no im2col": "im2col"}
+    cases["no sparse matrices of both axes"] = "sparse matrices of both axes"
+    ablated = numbers(BENCH / "cpu-ablation.json")["ablation"]
+    for case, title in cases.items():
+        ratios = [f"{row['ratio']:.2f}" for row in ablated if row["case"] == case]
+        assert f"| {title} | 2 cores | {' | '.join(ratios)} |" in page
 
 
 def test_the_pages_on_networks_quote_their_records(monkeypatch):
