@@ -14,10 +14,18 @@ import pytest
 from hypothesis import settings
 
 from scaleconv import cli
+from scaleconv.ops.cpu import SPARSE_MAPS
 
 # The same examples in every run: a suite is to fail for a change, not by chance. `make fuzz` looks for new ones.
 settings.register_profile("suite", derandomize=True)
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_matrices():
+    """A process of tests has more layers than any other, and would be told to keep more of their matrices."""
+    yield
+    SPARSE_MAPS.clear()
 
 
 @pytest.fixture
