@@ -18,6 +18,12 @@ SIZES = {"MONAI": (1, 8, 8, 8), "diffusers": (3, 16, 16)}
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries
 
 
+@pytest.fixture(autouse=True, scope="module")
+def torchvision():
+    """All these libraries import it."""
+    prepare_torchvision()
+
+
 def answer(network, images, name):
     output = network(images, timestep=1) if name == "diffusers" else network(images)
     return output if isinstance(output, torch.Tensor) else next(iter(output.values()))
@@ -25,7 +31,6 @@ def answer(network, images, name):
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_network_that_was_kept_comes_back_converted_by_the_recipe(name, tmp_path):
-    prepare_torchvision()
     torch.manual_seed(0)
     images = torch.rand(2, *SIZES.get(name, (3, 32, 32)))
     scope = {"folder": tmp_path, "images": images}
@@ -84,7 +89,6 @@ def test_lora_around_a_converted_layer_has_plain_adapters_and_is_not_merged():
 
 @pytest.mark.parametrize("name", ["repvgg_a0", "mobileone_s0", "fastvit_t8"])
 def test_branches_are_not_added_up_while_they_are_scale_invariant(name):
-    prepare_torchvision()
     import timm
     from timm.utils import reparameterize_model
 
