@@ -48,6 +48,7 @@ SETS = {
     "tiny": "Tiny ImageNet",
     "fashion-late": "Fashion-MNIST",
     "cifar": "CIFAR-10",
+    "cifar-small": "CIFAR-10, 1,000 images",
     "far-signs": "Far signs",
 }
 NETWORKS = {"plain": "ResNet", "mobilenet": "MobileNet", "convnext": "ConvNeXt"}
