@@ -179,11 +179,11 @@ def measure_ablation(asked: argparse.Namespace) -> Rows:
 
 def without(patches: list[Any], step: Callable[[], object]) -> Callable[[], object]:
     """The step while something is patched, with plans of its own."""
-    make, find = (lru_cache(getattr(cached, "__wrapped__", cached)) for cached in (plan.make_plan, custom_op.find_plan))
+    make, place = (lru_cache(cached.__wrapped__) for cached in (plan.make_plan, plan._make_plan))
 
     def run() -> None:
         with ExitStack() as stack:
-            for patch in [*patches, *patched(custom_op, make_plan=make, find_plan=find)]:
+            for patch in [*patches, *patched(custom_op, make_plan=make), *patched(plan, _make_plan=place)]:
                 stack.enter_context(patch)
             step()
 

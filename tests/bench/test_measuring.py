@@ -1,5 +1,8 @@
 """What is measured is what its name says: layers, networks, operations; and each ends in a row for every setting."""
 
+import importlib
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +16,8 @@ from scaleconv.bench.operations import Layer, count_operations, formula, measure
 from scaleconv.bench.session import count_ticks
 from scaleconv.bench.shapes import LayerShape
 from scaleconv.models import DirectSIConv2d
+from scaleconv.ops import custom_op
+from scaleconv.ops.call import make_call
 from scaleconv.timing import LayerPass, Timing
 
 SMALL = LayerShape(2, 3, 9, kernel=3, padding=1, batch=2, cpu_batch=2)
@@ -272,3 +277,16 @@ def test_on_a_gpu_graphs_host_and_memory_are_measured():
         assert row.memory.peak_mib > row.memory.held_mib
     assert all(row.host_both and row.graph_forward.median_ms < row.graph_both.median_ms for row in result.rows)
     assert all(row.graph for row in result.steps)
+
+
+def test_a_case_of_the_ablation_has_plans_of_its_own(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    layers, call, found = importlib.import_module("layers"), make_call((64, 40, 40), (64, 64, 3, 3), padding=1), []
+
+    def plan():
+        found.append({canvas.form for canvas in custom_op.make_plan(call, 64, False).canvases})
+
+    plan()
+    for case in (("no strided form", ""), ("no im2col", "cpu")):
+        layers.without(layers.CASES[case], plan)()
+    assert found == [{"dense", "strided", "im2col"}, {"dense", "im2col"}, {"dense", "strided"}]

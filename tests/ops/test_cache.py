@@ -13,17 +13,20 @@ from helpers.loops import random, tensors_of
 from scaleconv import SIConv2d, resize_cache, si_conv2d
 from scaleconv.ops import cpu
 from scaleconv.ops.cpu import ROUNDS, SLICE, SPARSE_MAPS, MatrixCache, return_memory
-from scaleconv.ops.plan import make_plan
+from scaleconv.ops.plan import _make_plan, make_plan
 
 SCALES = (0.6, 1, 1.7)
 
 
+def clear():
+    """Forget the matrices and the plans."""
+    SPARSE_MAPS.clear()
+    make_plan.cache_clear()
+    _make_plan.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def empty_caches():
-    def clear():
-        SPARSE_MAPS.clear()
-        make_plan.cache_clear()
-
     clear()
     before = SPARSE_MAPS.max_nbytes
     yield
@@ -198,8 +201,7 @@ def test_what_any_call_has_made_serves_calls_that_differentiate_twice(first, cha
         return [output, *once, *torch.autograd.grad(gradient.square().sum(), leaves)]
 
     after = gradients()
-    SPARSE_MAPS.clear()
-    make_plan.cache_clear()
+    clear()
     for actual, expected in zip(after, gradients(), strict=True):
         assert torch.equal(actual, expected)
         assert actual.abs().max() > 0
@@ -231,8 +233,7 @@ def test_threads_that_empty_the_caches_of_one_another_get_the_same_numbers():
     expected = [step(images) for images in batches]
 
     def work(number):
-        SPARSE_MAPS.clear()
-        make_plan.cache_clear()
+        clear()
         return all(torch.equal(a, b) for a, b in zip(step(batches[number]), expected[number], strict=True))
 
     with ThreadPoolExecutor(4) as threads:

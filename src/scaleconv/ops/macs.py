@@ -13,7 +13,7 @@ from .call import DEFAULT_SCALES, Call, Padding, Size, make_call
 from .checks import check_count, check_flag
 from .plan import Canvas, Plan, make_plan
 
-MANY = 2**32  # images: of a few, a CPU gathers patches instead
+MANY = 2**32  # images: those of a few may be evaluated in another form on a CPU
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def macs(
 
 
 def count_planned(call: Call, images: int, gpu: bool) -> Macs:
-    """Operations of the plan for so many images, on a CPU for many, for one image."""
+    """Operations for one image: on a GPU by the plan for so many images, on a CPU by that for many."""
     return _count(make_plan(call, images, True) if gpu else make_plan(call.cropped, MANY, False))
 
 
