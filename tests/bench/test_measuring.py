@@ -281,10 +281,11 @@ def test_on_a_gpu_graphs_host_and_memory_are_measured():
 
 def test_a_case_of_the_ablation_has_plans_of_its_own(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    layers, call, found = importlib.import_module("layers"), make_call((64, 40, 40), (64, 64, 3, 3), padding=1), []
+    layers, found = importlib.import_module("layers"), []
+    calls = [make_call((channels, 40, 40), (64, channels, 3, 3), padding=1) for channels in (8, 64)]
 
     def plan():
-        found.append({canvas.form for canvas in custom_op.make_plan(call, 64, False).canvases})
+        found.append({canvas.form for call in calls for canvas in custom_op.make_plan(call, 64, False).canvases})
 
     plan()
     for case in (("no strided form", ""), ("no im2col", "cpu")):
